@@ -9,8 +9,6 @@ from jobs import loaders
 from jobs.checks import Node, why_not_on
 from jobs.choices import HEADINGS, table, with_tables
 from jobs.doctor import Check, examine
-from jobs.launchers import LAUNCHERS
-from jobs.launchers.base import Launcher
 from jobs.loaders import LOADERS, Library, LoaderKind
 from jobs.machine import Machine
 from jobs.run import BACKENDS, make_run
@@ -32,11 +30,6 @@ def test_the_tables_of_the_docs_are_what_the_code_says(root: Path) -> None:
     assert [path for path, page in pages.items() if page != with_tables(page)] == []
 
 
-def test_a_table_that_there_is_not_is_named() -> None:
-    with pytest.raises(UserError, match="no table of 'loader'; did you mean 'loaders'"):
-        with_tables("<!-- choices: loader -->\n<!-- end -->\n")
-
-
 def test_a_profiler_that_is_started_or_read_says_how() -> None:
     for name in TOOLS:
         profiler = tool(name)
@@ -53,10 +46,6 @@ def test_what_a_table_names_is_what_a_run_takes() -> None:
             assert getattr(make_run({field: name}), field) == name
         with pytest.raises(UserError, match=f"invalid {field} 'no-such'; one of: "):
             make_run({field: "no-such"})
-
-
-def test_a_launcher_is_called_what_its_class_says() -> None:
-    assert all(issubclass(kind, Launcher) and kind.name == name for name, kind in LAUNCHERS.items())
 
 
 CASES = [

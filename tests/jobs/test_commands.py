@@ -1,19 +1,15 @@
 """``scaleprof`` lists every command and is each of them, from any folder."""
 
 import os
-import re
 import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
 from jobs import commands
 from jobs.flags import FORMATS
-from jobs.loaders import LOADERS
-from profiling.errors import UserError
 
 PACKAGES = ("jobs", "train", "profiling", "analysis")
 # What other commands start, and no user does.
@@ -73,50 +69,25 @@ def test_a_command_is_its_module(root):
     assert wrong.returncode == 2 and "nowhere" in wrong.stderr
 
 
-def test_a_near_miss_is_named(root):
-    answer = run("anatomie", cwd=root)
-    assert answer.returncode == 2
-    assert "'anatomie'" in answer.stderr and "'anatomy'" in answer.stderr
-
-
 def test_its_version_is_that_of_the_package(installed, root):
     answer = run("--version", cwd=root)
     assert (answer.returncode, answer.stdout) == (0, f"scaleprof {metadata.version('scaleprof')}\n")
 
 
-def test_without_an_installation_no_version_is_known(monkeypatch):
-    monkeypatch.setattr(metadata, "version", Mock(side_effect=metadata.PackageNotFoundError("scaleprof")))
-    with pytest.raises(UserError, match="not installed here"):
-        commands.version()
-
-
-@pytest.mark.parametrize(
-    ("flag", "near"),
-    [
-        ("--verson", "did you mean '--version'?"),
-        ("--columns", "one of: --help, --version"),
-        ("-x", "one of: "),
-    ],
-)
-def test_a_wrong_flag_is_one_line(root, flag, near):
-    answer = run(flag, cwd=root)
+def test_a_wrong_flag_is_one_line(root):
+    answer = run("--verson", cwd=root)
     assert (answer.returncode, answer.stdout) == (2, "")
-    assert f" {flag}; {near}" in answer.stderr
-    assert answer.stderr.count("\n") == 1
+    assert " --verson; did you mean '--version'?" in answer.stderr and answer.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
         ("scaleprof anat", {"anatomy"}),
-        ("scaleprof --ver", {"--version"}),
         ("scaleprof factors --fac", {"--factors"}),
         ("scaleprof scaled {here}/res --format ", set(FORMATS)),
-        ("scaleprof train --loader dali", {name for name in LOADERS if name.startswith("dali")}),
-        ("scaleprof train --compile red", {"reduce-overhead"}),
         ("scaleprof train --model resnext101_64", {"resnext101_64x4d"}),
         ("scaleprof sweep {here}/result.yaml --site lap", {"laptop"}),
-        ("scaleprof convert --tool ns", {"nsys"}),
         ("scaleprof anatomy {here}/results --by rank,st", {"rank,step", "rank,stage"}),
     ],
 )
@@ -135,13 +106,6 @@ def test_the_shell_completes_commands_their_flags_and_values(tmp_path, root, typ
     assert {word.strip() for word in answers.read_text().split("\v")} - {""} == offered
 
 
-def test_setup_says_how_much_it_downloads(root, tmp_path):
-    asked = ["make", "--dry-run", "setup", f"VENV={tmp_path / 'new'}"]
-    said = subprocess.run(asked, cwd=root, capture_output=True, text=True, check=True).stdout
-    before, _, after = said.partition("pip install")
-    assert len(re.findall(r"\d\.\d GB", before)) == 2 and after
-
-
 def test_the_environment_finds_scaleprof_from_any_folder(installed, tmp_path):
     (tmp_path / "results").mkdir()
     asked = [sys.executable, "-m", "analysis.scaled", "results"]
@@ -155,17 +119,6 @@ def test_the_environment_finds_scaleprof_from_any_folder(installed, tmp_path):
         check=True,
     )
     assert listed.stdout == commands.listing() + "\n"
-
-
-def test_a_checkout_runs_its_own_code_whichever_is_installed(tmp_path):
-    other = tmp_path / "analysis"
-    other.mkdir()
-    (other / "__init__.py").write_text("")
-    (other / "scaled.py").write_text("print('of this checkout')")
-    asked = [sys.executable, "-m", "analysis.scaled"]
-    assert (
-        subprocess.run(asked, cwd=tmp_path, capture_output=True, check=True).stdout == b"of this checkout\n"
-    )
 
 
 def test_the_demo_resumes_although_there_is_a_report_already(root, tmp_path):

@@ -3,16 +3,12 @@
 import re
 import shlex
 import subprocess
-import tomllib
 
 import pytest
 
 from jobs import ROOT
 
 FILES = ROOT / "containers"
-INSTRUCTIONS = {"FROM", "RUN", "COPY", "ENV"}
-SECTIONS = {"files", "post", "environment", "test", "labels"}
-HEADER = {"Bootstrap", "From"}
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -34,17 +30,6 @@ def packages(shell: str) -> set[str]:
     """What a shell text installs by apt."""
     (found,) = re.findall(r"apt-get install ([^&\n]*)", re.sub(r"\\\n\s*", " ", shell))
     return {word for word in shlex.split(found) if not word.startswith("-")}
-
-
-def test_the_dockerfile_is_one():
-    found = instructions()
-    assert found[0][0] == "FROM" and {name for name, _ in found} == INSTRUCTIONS
-
-
-def test_the_definition_is_one():
-    header, sections = definition()
-    assert set(header) == HEADER and header["Bootstrap"] == "docker"
-    assert set(sections) == SECTIONS
 
 
 def test_both_hold_the_same():
@@ -73,11 +58,3 @@ def test_their_shell_parses(shell):
     for text in texts:
         done = subprocess.run([shell, "-n"], input=text, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-
-
-def test_they_say_that_they_were_not_built_and_their_version():
-    for name in ("Dockerfile", "scaleprof.def"):
-        assert "Not built" in (FILES / name).read_text()
-    _, sections = definition()
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert f"Version {version}" in sections["labels"]

@@ -32,12 +32,8 @@ def test_hidden_gpus_are_told_from_absent_ones():
     hidden = Machine("h", "os", "cpu", 2, 1, (), "580.1", WITH_DALI)
     gpu = next(f for f in examine(hidden) if f.name == "GPU")
     assert not gpu.present and "CUDA_VISIBLE_DEVICES" in gpu.remedy
-
-
-def test_gpus_are_counted_by_kind():
-    node = Machine("h", "os", "cpu", 2, 1, ("NVIDIA H200",) * 4, "580.1", WITH_DALI)
-    gpu = next(f for f in examine(node) if f.name == "GPU")
-    assert gpu.detail == "4 x NVIDIA H200 (driver 580.1)"
+    node = replace(hidden, gpus=("NVIDIA H200",) * 4)
+    assert next(f for f in examine(node) if f.name == "GPU").detail == "4 x NVIDIA H200 (driver 580.1)"
 
 
 def test_the_command_prints_json_and_finds_torch(root):
@@ -96,13 +92,6 @@ def test_a_profiler_is_ready_where_it_has_something_to_record(tmp_path, monkeypa
     gpus = ("NVIDIA",) if capability else ()
     found = next(f for f in examine(replace(HERE, gpus=gpus, capability=capability)) if f.name == name)
     assert found.present != bool(says) and all(word in found.remedy for word in says)
-
-
-def test_what_installs_a_missing_library_is_printed_as_it_is_typed(capsys):
-    missing = Check("libraries", "mpi4py", False, "not [installed]", "pip install -e '.[mpi]'")
-    doctor.show([missing])
-    printed = capsys.readouterr().out
-    assert missing.remedy in printed and missing.detail in printed
 
 
 @pytest.mark.parametrize("columns", [40, 200])

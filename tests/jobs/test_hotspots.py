@@ -83,39 +83,24 @@ def test_without_permission_for_counters_the_line_that_grants_it_is_said(said, t
     check_permission("ncu", [path])
 
 
-def test_an_output_that_cannot_be_written_is_said_before_anything_runs(tmp_path, monkeypatch):
-    config = tmp_path / "small.yaml"
-    config.write_text("run: {model: alexnet}\n")
-    monkeypatch.setattr(hotspots, "measure", lambda *_: pytest.fail("it ran"))
-    monkeypatch.setattr(sys, "argv", ["hotspots", str(config), "--output", f"{config}/x.csv"])
-    with pytest.raises(UserError, match=r"cannot write .*/small\.yaml/x\.csv: .*/small\.yaml is no folder$"):
-        hotspots.main()
-
-
-def test_the_folder_of_the_runs_and_the_file_of_the_answer_are_two_flags(tmp_path, monkeypatch):
-    config = tmp_path / "small.yaml"
-    config.write_text("run: {model: alexnet}\n")
-    measured, became = [], []
-    monkeypatch.setattr(hotspots, "measure", lambda run, directory, *_: measured.append(directory))
-    monkeypatch.setattr(hotspots, "become", became.append)
-    words = ["--out", str(tmp_path / "runs"), "--output", str(tmp_path / "answer.csv")]
-    monkeypatch.setattr(sys, "argv", ["hotspots", str(config), *words])
-    hotspots.main()
-    assert measured == [tmp_path / "runs" / "small-hotspots-5"]
-    assert became[0][-2:] == ["--output", str(tmp_path / "answer.csv")]
-
-
 def test_runs_that_only_flags_or_the_sweep_tell_apart_lie_side_by_side(tmp_path, monkeypatch):
     config = tmp_path / "small.yaml"
     config.write_text("run: {model: alexnet, bucket_mb: [25, 50], backend: [ddp, dp], gpus_per_node: 2}\n")
     measured, became = [], []
     monkeypatch.setattr(hotspots, "measure", lambda run, directory, *_: measured.append((run, directory)))
     monkeypatch.setattr(hotspots, "become", became.append)
-    asked = [[], ["--batch", "64"], ["--image-size", "32"], ["--device", "cpu"], ["--only", "bucket_mb=50"]]
+    asked = [
+        ["--output", str(tmp_path / "answer.csv")],
+        ["--batch", "64"],
+        ["--image-size", "32"],
+        ["--device", "cpu"],
+        ["--only", "bucket_mb=50"],
+    ]
     for flags in asked:
         monkeypatch.setattr(sys, "argv", ["hotspots", str(config), "--out", str(tmp_path), *flags])
         hotspots.main()
-    assert len({directory for _, directory in measured}) == 1
+    assert {directory for _, directory in measured} == {tmp_path / "small-hotspots-5"}
+    assert became[0][-2:] == asked[0]
     ids = [run.id for run, _ in measured]
     assert len(set(ids)) == len(asked) and ids[2].endswith("+bucket_mb=25.0+image_size=32")
     assert [words[words.index("--run") + 1] for words in became] == [f"{name}_ret_0" for name in ids]
@@ -153,12 +138,3 @@ def test_on_this_cpu_for_real(tmp_path, monkeypatch, capsys):
     # Which operator is the hottest depends on the machine; convolutions are among them, and have a roof.
     convolutions = [row for row in answer.json if row["class"] == "convolution"]
     assert convolutions and all(row["roof_of_measured_pct"] > 0 for row in convolutions)
-    shown = run(module, *rest[:-2]).out
-    # On a busy machine the first of the recorded steps may count as warmup; four are enough for an interval.
-    caption = " ".join(shown.split())
-    first = re.search(r"steps ([5-8])-9 of 10,", caption)
-    assert first, shown
-    enough = int(first[1]) <= 6
-    for row in answer.json:
-        ends = row["ms_per_step_low"], row["ms_per_step_high"]
-        assert ends[0] <= row["ms_per_step"] <= ends[1] if enough else ends == (None, None)

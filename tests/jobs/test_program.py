@@ -1,25 +1,18 @@
 """A sweep starts a program of the user's: its command, its names in braces, its runs."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from analysis.frames.load import load
-from benchmarks.scripted_ranks import leave_out_calibration
-from jobs.failures import explain
 from jobs.launchers.local import Local
 from jobs.program import check_can_start, command_of, unknown_fields
 from jobs.progress import describe, last_batch
 from jobs.queue import Execution
 from jobs.run import make_run
 from jobs.run_fields import parse_id
-from jobs.store import MANIFEST, Manifest, RankReport, check_reports, read_record
+from jobs.store import RankReport, check_reports
 from jobs.sweep_file import choose, expand, parse_only, read_sweep, select
-from profiling import tables
 from profiling.errors import Mistakes, UserError
-from tests.ended_runs import ended_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 SWEEP = """
@@ -79,17 +72,10 @@ def test_only_takes_factors_of_the_users_own(sweep_of):
     assert [run.configuration.factors["lr"] for run in chosen] == [0.1, 0.1]
     with pytest.raises(UserError, match="unknown field 'lrr'; did you mean 'lr'"):
         parse_only(["lrr=0.1"], ["lr"])
-
-
-def test_rules_leave_out_runs_by_factors_of_the_users_own(sweep_of):
-    rule = "exclude:\n  - when: {lr: 0.1, world_size: 1}\n    because: too slow\n"
-    runs, excluded = expand(sweep_of(SWEEP + rule))
-    assert len(runs) == 6 and len(excluded) == 2
-
-
-def test_an_only_of_the_users_own_says_which_values_there_are(sweep_of):
     with pytest.raises(UserError, match=r"no runs: --only lr=7, but lr has 0.1, 0.01$"):
         choose(sweep_of(SWEEP), ["lr=7"], "mine.yaml")
+    rule = "exclude:\n  - when: {lr: 0.1, world_size: 1}\n    because: too slow\n"
+    assert [len(several) for several in expand(sweep_of(SWEEP + rule))] == [6, 2]
 
 
 @pytest.mark.parametrize(
@@ -138,13 +124,6 @@ def test_a_script_that_is_not_there_is_found_before_the_first_run(tmp_path):
     assert Local().why_not(make_run({"program": "no/such.py"}))
 
 
-def test_arguments_that_a_program_does_not_take_are_the_reason():
-    log = "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --lrr 0.1\n"
-    failure = explain(2, "rank 0 ended with exit code 2", log)
-    assert failure.kind == "wrong use"
-    assert failure.reason.endswith("--lrr 0.1")
-
-
 def test_a_program_that_ends_early_says_after_how_many_steps():
     report = RankReport(
         rank=0, world_size=1, hostname="h", device="cpu", backend="single", batches_done=3, images_done=3,
@@ -170,39 +149,3 @@ def test_the_command_has_torchruns_variables_around_it(sweep_of, tmp_path):
     assert start[1:3] == ["-m", "train.torchrun"]
     assert rank[:2] == ["-m", "profiling.watch"] and rank[-3:] == ["train.py", "--lr", "0.1"]
     assert {"--batches=8", "--profile=torch", "--attribute-from=4"} <= set(rank)
-
-
-@pytest.mark.long
-@pytest.mark.wide  # in `make test` it runs on the virtual cluster (tests/cluster/test_training.py)
-def test_the_example_runs_on_two_ranks_and_is_answered(tmp_path, capsys):
-    from analysis import scaled
-
-    text = (ROOT / "configs/program.yaml").read_text()
-    # Ranks cost: on one, too, it runs on the virtual cluster.
-    small = "[none, torch]", "batches: 40", "[256, 1024]", "{none: 2, torch: 1}", "gpus_per_node: [1, 2]"
-    values = "torch", "batches: 6", "16", "1", "gpus_per_node: 2"
-    for old, new in zip(small, values, strict=True):
-        assert old in text
-        text = text.replace(old, new)
-    (tmp_path / "mine.yaml").write_text(text)
-    results = tmp_path / "mine"
-    results.mkdir()
-    leave_out_calibration(results)
-    command = [sys.executable, "-m", "jobs.sweep", str(tmp_path / "mine.yaml"), "--out", str(tmp_path)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert ended.returncode == 0, ended.stderr
-    (directory,) = ended_runs(results)
-    manifest = read_record(directory / MANIFEST, Manifest)
-    assert manifest.done and manifest.fields["batch"] == 64 and manifest.fields["model"] is None
-    assert manifest.fields["factors.hidden"] == 16
-    assert {report.batches_done for report in manifest.ranks} == {6}
-    assert manifest.ranks[0].backend == "ddp/gloo"
-    for rank in range(2):
-        rows = tables.read(tables.rank_directory(directory, rank), "batches").to_pandas()
-        assert rows.attributed.tolist() == [False] * 3 + [True] * 3
-        assert tables.read(tables.rank_directory(directory, rank), "kernels").num_rows
-    assert load(results).own_factors == ["factors.lr", "factors.hidden"]
-    assert scaled.main([str(results), "--group-by", "hidden"]) == 0
-    assert "resnet50" not in capsys.readouterr().out
-    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert again.returncode == 0 and "done: 1 of 1" in again.stderr

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from jobs.launchers.base import Process
-from jobs.progress import Bar, Failed, Result, describe, in_words, print_commands, print_end, speed_of
+from jobs.progress import Bar, Failed, Result, describe, print_commands, print_end, speed_of
 from jobs.run import Run
 from jobs.sweep_file import SweepRun
 from profiling import tables
@@ -25,11 +25,6 @@ def test_a_run_is_named_in_words():
     assert describe(Run()) == "1 node x 1 rank, resnet50, synthetic, batch 32"  # one rank sends no gradients
     data_parallel = describe(Run(backend="dp", gpus_per_node=4, device="gpu"))
     assert data_parallel.startswith("1 node x 4 GPUs, resnet50")  # in one rank
-
-
-@pytest.mark.parametrize(("seconds", "said"), [(41.3, "41 s"), (600, "10 min"), (3 * 3600, "3.0 h")])
-def test_a_time_is_said_in_words(seconds: float, said: str):
-    assert in_words(seconds) == f"about {said}"
 
 
 def test_a_line_a_run_says_how_long_the_rest_takes_once_one_is_done(monkeypatch):
@@ -114,15 +109,6 @@ def test_repetitions_are_one_entry_of_a_dry_run(capsys):
         f"# 2 of 2: {describe(Run(nodes=2))} (3 runs, {first[1]})", f"srun --out={first[1]}",
         "# repetitions, in --out: run_1_..., run_2_...",
     ]  # fmt: skip
-
-
-def test_processes_of_a_dry_run_that_are_other_commands_are_shown_whole(capsys):
-    processes = [
-        Process(["sh", "-c", text], {"RANK": str(rank)}) for rank, text in enumerate(("true", "false"))
-    ]
-    print_commands([(SweepRun(Run(), 0), processes)])
-    words = shlex.split(capsys.readouterr().out.replace("\\\n", ""), comments=True)
-    assert words == ["env", "RANK=0", "sh", "-c", "true", "env", "RANK=1", "sh", "-c", "false"]
 
 
 def test_runs_that_are_done_are_counted_among_those_asked_for():

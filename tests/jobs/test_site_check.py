@@ -125,7 +125,8 @@ def test_more_gpus_than_the_partition_has_are_named(environment, tmp_path):
     assert gpus.required and gpus.detail == "4; in gpu: 2"
     assert "`gpus_per_node`" in gpus.remedy
     (tmp_path / "mine.yaml").write_text("partition: gpux")
-    assert not checks(environment)["partition"].present
+    partition = checks(environment)["partition"]
+    assert not partition.present and partition.required
 
 
 def test_an_account_that_slurm_refuses_is_shown(environment, tmp_path):
@@ -165,13 +166,6 @@ def test_off_the_cluster_the_partition_is_not_called_wrong(environment, tmp_path
     (tmp_path / "sinfo").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2; exit 1\n")
     of = checks(environment)["partition"]
     assert not of.present and "correct" not in of.remedy
-
-
-def test_a_partition_that_is_not_there_is_an_error_on_every_node(environment, tmp_path):
-    (tmp_path / "mine.yaml").write_text("partition: gpux")
-    assert checks(environment)["partition"].required
-    (wrong,) = check_site({**environment, "SCALEPROF_SITE": "virtul"})
-    assert wrong.required
 
 
 def test_the_doctor_ends_with_1_where_the_site_file_is_wrong(environment, monkeypatch):

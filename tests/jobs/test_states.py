@@ -67,15 +67,6 @@ def test_on_another_host_a_run_is_running_as_long_as_it_gives_a_sign_of_life(beg
     assert (state, why) == ("interrupted", "on n3 (job 812)")
 
 
-def test_who_only_reads_leaves_nothing_behind(begun):
-    owned_by(begun, **ELSEWHERE)
-    before = sorted(begun.parent.rglob("*"))
-    begun.parent.chmod(0o500)
-    state_of_begun(begun)
-    begun.parent.chmod(0o700)
-    assert sorted(begun.parent.rglob("*")) == before
-
-
 def test_a_run_that_was_stopped_in_order_was_interrupted_and_one_by_hand_may_be_running(begun, tmp_path):
     release(begun)
     state, why = state_of_begun(begun)

@@ -11,7 +11,7 @@ import pytest
 from jobs import store
 from jobs.execute import SweepRecord
 from jobs.progress import Result
-from jobs.submit import asked_of_sbatch, read_words
+from jobs.submit import read_words
 from profiling.errors import UserError
 from tests.analysis.commands import ROOT, Ran, one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run
@@ -125,7 +125,6 @@ def test_a_sweep_outside_a_job_can_be_planned_but_not_run(submit, tmp_path):
         ("loader: pytorch, data: /no/imagenet", [], "correct --data (in a sweep file: `data`)"),
         ("nodes: 1", ["--partition=gpu"], "Slurm has no partition 'gpu'; one of: main"),
         ("nodes: 1", ["-p", "gpu"], "Slurm has no partition 'gpu'; one of: main"),
-        ("nodes: 1", ["-N", "4"], "-N: each job has the nodes of its runs; to choose: -- --only nodes=1,2"),
         ("nodes: 1", ["-N4"], "-N4: each job has the nodes of its runs"),
         ("nodes: 1", ["--only", "batch=4"], "--only is an option of jobs.sweep: write it after --"),
         ("nodes: 1", ["other.yaml"], "one sweep file at a time"),
@@ -174,13 +173,6 @@ def test_modules_and_two_files_for_a_cluster_are_found_before_one_is_queued(
     assert said.endswith("or its path in the site file")
 
 
-def test_within_a_job_its_own_nodes_do_not_count(submit, log, monkeypatch):
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
-    monkeypatch.setenv("SBATCH_PARTITION", "main")
-    assert submit("nodes: [1, 2]").code == 0 and len(asked(log)) == 3
-
-
 def test_a_sweep_on_a_login_node_says_so_and_runs_there(log, tmp_path, monkeypatch):
     (tmp_path / "s.yaml").write_text("run: {nodes: 2, batches: 3}")  # which the launcher local cannot start
     words = ["jobs.sweep", tmp_path / "s.yaml", "--out", tmp_path / "out"]
@@ -188,20 +180,15 @@ def test_a_sweep_on_a_login_node_says_so_and_runs_there(log, tmp_path, monkeypat
     assert "login node" in said[1] and "login node" not in run(*words, "--dry-run").err
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
     assert "login node" not in run(*words).err
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert run(*words).err.splitlines()[1] == "start 2 of job 7"
 
 
-def test_a_job_that_slurm_has_requeued_says_which_start_it_is(log, tmp_path, monkeypatch):
-    (tmp_path / "s.yaml").write_text("run: {nodes: 2, batches: 3}")
-    words = ["jobs.sweep", tmp_path / "s.yaml", "--out", tmp_path / "out"]
-    for name, value in {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "SLURM_RESTART_COUNT": "1"}.items():
-        assert "start 2" not in run(*words).err
-        monkeypatch.setenv(name, value)
-    said = run(*words).err.splitlines()
-    assert said[1] == "start 2 of job 7"
-
-
-def test_some_runs_may_be_left_out(submit, log):
-    answer = submit("nodes: [1, 8]", more="unavailable: skip")
+def test_some_runs_may_be_left_out(submit, log, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")  # whose own nodes do not count
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
+    answer = submit("nodes: [2, 8]", more="unavailable: skip")
     assert answer.code == 0 and "1 run: 8 nodes" in answer.err and len(asked(log)) == 2
     submit("nodes: [1, 2]", "--", "--only", "nodes=2,4", "--only=batch=32")
     assert "--only nodes=2 --only=batch=32 --out" in asked(log)[2]
@@ -244,19 +231,6 @@ def test_a_job_knows_how_its_sweep_was_submitted(submit, log, tmp_path, monkeypa
     monkeypatch.setenv("AGAIN", "yes")  # of this submission alone
     submit("nodes: 1")
     assert resume() == f"SCALEPROF_SITE=virtual slurm/submit.sh {config} -- --out {out}"
-
-
-@pytest.mark.parametrize(
-    "words",
-    [["-p", "x"], ["-px"], ["--partition", "x"], ["--time=5", "--partition=x"], ["-p", "y", "--partition=x"]],
-)
-def test_an_option_is_found_however_it_is_written(words):
-    assert asked_of_sbatch([*words, "-N", "4"]) == {"partition": "x"} and asked_of_sbatch(["--time=5"]) == {}
-
-
-def test_no_sweep_file_is_said():
-    with pytest.raises(UserError, match="no sweep file"):
-        read_words([])
 
 
 def test_a_dry_run_is_one_before_and_behind_the_sweep_file():
@@ -306,18 +280,14 @@ def test_a_comment_of_the_user_takes_the_place_of_ours(submit, log, monkeypatch)
 
 
 @pytest.mark.parametrize("name", ["submit", "sweep", "report", "virtual_cluster"])
-@pytest.mark.parametrize("flag", ["-h", "--help"])
-def test_a_script_prints_its_own_help(name, flag):
+def test_a_script_prints_its_own_help(name):
     script = ROOT / "slurm" / f"{name}.sh"
-    answer = subprocess.run([script, flag], capture_output=True, text=True, check=False)
+    answer = subprocess.run([script, "--help"], capture_output=True, text=True, check=False)
     assert (answer.returncode, answer.stderr) == (0, "")
-    first, *rest = script.read_text().splitlines()[1:]
     lines = answer.stdout.splitlines()
-    assert lines[0] == first.removeprefix("# ") and f"slurm/{name}.sh" in answer.stdout
+    assert lines[0] == script.read_text().splitlines()[1].removeprefix("# ")
+    assert f"slurm/{name}.sh" in answer.stdout
     assert not any(line.startswith(("SBATCH", "#", "set ")) for line in lines)
-    last = next(line for line in rest if not line.startswith("# ") and line != "#")
-    before = rest[rest.index(last) - 1].removeprefix("#").strip()
-    assert lines[-1].strip() == before
 
 
 def test_what_a_job_that_ends_at_its_start_was_to_run_is_known_and_why_it_was_not(

@@ -96,12 +96,6 @@ def test_data_that_are_not_there_are_known_before_the_first_run_and_said_once(tm
     assert not work.directory.exists()
 
 
-def test_a_loader_without_data_is_known_before_the_first_run(tmp_path):
-    work = execution(tmp_path, run={"loader": "pytorch"})
-    with pytest.raises(UserError, match="1 run: loader pytorch needs data: a folder of"):
-        execute.print_plan(work, *expand(work.sweep))
-
-
 def test_where_nothing_can_run_one_line_says_why(tmp_path):
     with pytest.raises(UserError, match="no run can start here: 1 run: 8 nodes"):
         run_all(execution(tmp_path, run={"nodes": 8}))

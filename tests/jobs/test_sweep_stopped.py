@@ -15,7 +15,7 @@ from jobs.execute import SweepRecord
 from jobs.failures import make_manifest
 from jobs.launchers import LAUNCHERS
 from jobs.processes import TimeIsUp
-from jobs.queue import Attempts, Execution
+from jobs.queue import Execution
 from jobs.store import SWEEP, claim, read_record, this_owner
 from jobs.sweep import AS_SUBMITTED, this_command
 from jobs.sweep_file import expand
@@ -192,12 +192,6 @@ def test_a_run_that_is_too_long_for_its_job_keeps_no_shorter_one_from_being_done
     assert "too short for run_0_" in said[2].err
     ended = manifests(Execution(make_sweep(), tmp_path / "s", Scripted()))
     assert {one.run.batches: one.done for one in ended.values()} == {2: True, 3: False}
-
-
-def test_a_start_that_finished_a_run_or_was_cut_elsewhere_has_come_further():
-    attempts = Attempts()
-    assert not attempts.cut("a", 0) and not attempts.cut("b", 0)
-    assert not attempts.cut("a", 1) and attempts.cut("a", 0)
 
 
 @pytest.mark.parametrize(
