@@ -5,14 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs import loaders
 from jobs.checks import Node, why_not_on
-from jobs.choices import HEADINGS, table, with_tables
+from jobs.choices import HEADINGS, with_tables
 from jobs.doctor import Check, examine
-from jobs.loaders import LOADERS, Library, LoaderKind
 from jobs.machine import Machine
-from jobs.run import BACKENDS, make_run
-from profiling.errors import UserError
+from jobs.run import make_run
 from profiling.tools import STARTED, TOOLS, tool
 from profiling.tools.base import Profiler
 
@@ -38,14 +35,6 @@ def test_a_profiler_that_is_started_or_read_says_how() -> None:
         assert bool(profiler.started) == (name != "none")
         reads = bool(profiler.reader) or type(profiler).stream is not Profiler.stream
         assert bool(profiler.reads) == reads, name
-
-
-def test_what_a_table_names_is_what_a_run_takes() -> None:
-    for field, names in (("profile", STARTED), ("loader", LOADERS), ("backend", ["auto", *BACKENDS])):
-        for name in names:
-            assert getattr(make_run({field: name}), field) == name
-        with pytest.raises(UserError, match=f"invalid {field} 'no-such'; one of: "):
-            make_run({field: "no-such"})
 
 
 CASES = [
@@ -77,13 +66,3 @@ def test_the_doctor_has_a_line_for_the_loaders_that_need_the_same() -> None:
     assert line_of("dali-cpu", with_dali).present
     assert line_of("dali-gpu", with_dali) == line_of("dali-cpu-to-gpu", with_dali)
     assert line_of("dali-gpu", with_dali).remedy.endswith("dali-cpu")
-
-
-def test_a_loader_of_another_library_appears_in_doctor_and_docs(monkeypatch) -> None:
-    library = Library("FFCV", "ffcv", "ffcv", "pip install ffcv")
-    monkeypatch.setitem(
-        loaders.LOADERS, "ffcv", LoaderKind("train.loaders.ffcv", "memory maps", library=library)
-    )
-    (line,) = [f for f in examine(machine()) if f.name == "ffcv"]
-    assert not line.present and line.remedy == "pip install ffcv"
-    assert "| `ffcv` | memory maps | FFCV, `data` |" in table("loaders")

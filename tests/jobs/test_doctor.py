@@ -1,7 +1,7 @@
-"""The doctor says what is here, and how to get what is not."""
+"""The doctor says what is here, and how to get what is not: libraries, GPUs, profilers, TAU."""
 
+import ctypes
 import json
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,9 +9,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from jobs import doctor
-from jobs.doctor import Check, examine
-from jobs.machine import Machine
+from jobs import doctor, machine
+from jobs.doctor import examine, look_at_tau
+from jobs.machine import Machine, check_built_for, gpus_by_driver, is_tested
 from profiling.errors import UserError
 from profiling.presence import of_program
 from profiling.tools import cupti
@@ -94,15 +94,164 @@ def test_a_profiler_is_ready_where_it_has_something_to_record(tmp_path, monkeypa
     assert found.present != bool(says) and all(word in found.remedy for word in says)
 
 
-@pytest.mark.parametrize("columns", [40, 200])
-def test_a_path_is_not_broken_and_what_is_missing_has_a_remedy(columns, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    path = "/projects/group-of-users/scaleprof/jobs/sites/my-cluster.yaml"
-    doctor.show([
-        Check("machine", "CPU", True, "AMD EPYC 7763"),
-        Check("cluster", "site file", True, path),
-        Check("cluster", "scratch", False, "/scratch", f"correct `scratch` in {path}"),
-    ])  # fmt: skip
-    printed = capsys.readouterr().out
-    assert printed.splitlines()[0] == f"This machine: {socket.gethostname()}"  # under srun, one of many
-    assert printed.count(path) == 2 and printed.count("to get it") == 1
+CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
+NODE = Machine("h", "os", "cpu", 2, 1, ("Tesla V100-SXM2-16GB",), "580.1", frozenset(), (7, 0))
+
+
+@pytest.mark.parametrize(
+    ("capability", "built_for", "told"),
+    [
+        ((9, 0), CUDA_13, ""),
+        ((8, 9), CUDA_13, ""),  # code for 8.6 runs on 8.9
+        ((12, 1), CUDA_13, ""),
+        ((13, 0), CUDA_13, ""),  # the driver compiles it
+        ((7, 0), CUDA_13, "7.0.* sm_75, .*CUDA 12.6.*cuda120"),
+        ((3, 5), CUDA_13, "--device cpu"),
+        ((10, 0), ["sm_80", "sm_90"], "install a newer PyTorch"),
+        ((9, 1), ["sm_90a"], "install a newer PyTorch"),
+        ((9, 0), ["sm_90a"], ""),
+        ((9, 0), [], ""),  # it does not say
+    ],
+)
+def test_the_build_that_serves_a_gpu_is_named(capability, built_for, told):
+    if told:
+        with pytest.raises(UserError, match=told):
+            check_built_for(capability, built_for, "Tesla")
+    else:
+        check_built_for(capability, built_for, "Tesla")
+
+
+@pytest.mark.parametrize(
+    ("version", "fine"),
+    [("2.11.0+cu130", True), ("2.12.1", True), ("2.13.0", True), ("2.10.0", False), ("2.14.0", False),
+     ("3.0", False), ("unknown", False)],
+)  # fmt: skip
+def test_releases_of_pytorch_that_are_tested(version, fine):
+    assert is_tested(version) == fine
+
+
+@pytest.mark.parametrize(
+    ("capability", "built", "present"), [((7, 0), CUDA_13, False), ((9, 0), CUDA_13, True)]
+)
+def test_the_doctor_checks_pytorch_and_its_build(monkeypatch, capability, built, present):
+    monkeypatch.setattr(doctor, "_built_for", lambda: built)
+    monkeypatch.setattr(doctor, "versions", lambda: {"torch": "2.9.0"})
+    findings = {finding.name: finding for finding in examine(replace(NODE, capability=capability))}
+    assert findings["torch for GPU"].present is present
+    assert ("CUDA 12.6" in findings["torch for GPU"].remedy) != present
+    assert not findings["torch's release"].present and "2.11" in findings["torch's release"].remedy
+
+
+class _Driver:
+    """libcuda, of two GPUs."""
+
+    def __init__(self, count=2, error=0):
+        self.count, self.error = count, error
+
+    def cuInit(self, flags):
+        return self.error
+
+    def cuDriverGetVersion(self, number):
+        number._obj.value = 12060
+        return 0
+
+    def cuDeviceGetCount(self, number):
+        number._obj.value = self.count
+        return 0
+
+    def cuDeviceGetName(self, name, length, device):
+        name.value = f"Orin {device}".encode()
+        return 0
+
+    def cuDeviceGetAttribute(self, number, which, device):
+        number._obj.value = {75: 8, 76: 7}[which]
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("driver", "seen"),
+    [
+        (_Driver(), (("Orin 0", "Orin 1"), "for CUDA 12.6", (8, 7))),
+        (_Driver(0), ((), "for CUDA 12.6", None)),
+        (_Driver(error=100), ((), None, None)),
+    ],
+)
+def test_without_nvml_the_driver_says_which_gpus_there_are(monkeypatch, driver, seen):
+    """Ranks take them; a launcher that saw none would plan for a node of cores."""
+    import pynvml
+
+    def no_nvml(*_):
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
+    monkeypatch.setattr(pynvml, "nvmlInit", no_nvml)
+    assert gpus_by_driver() == machine._gpus() == seen
+    # Of a job's part of a node: NVML may count GPUs that it must not open.
+    for name, answer in {"nvmlInit": None, "nvmlShutdown": None, "nvmlDeviceGetCount": 4}.items():
+        monkeypatch.setattr(pynvml, name, lambda answer=answer: answer)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", no_nvml)
+    assert machine._gpus() == seen
+
+
+# tau_exec: it watches as long as what it was asked for is among its parts.
+EXEC = """
+case "$*" in
+    *-tau-python-interpreter*) {python} ;;
+    *) {alone} ;;
+esac
+"""
+PROFILE = 'touch "$PROFILEDIR/profile.0.0.0"'
+OTHER_PYTHON = "TAU Error: TAU was compiled against Python 3.11.2, but version 3.12.1 was used at runtime."
+NO_PYTHON = (
+    "Error: No matching binding for 'python mpi' in directory /opt/tau/lib\\nBinding not found. Exiting..."
+)
+
+
+@pytest.fixture
+def put(tmp_path):
+    """Programs that stand in for TAU's; the environment in which they are found."""
+
+    def make(tags, alone=PROFILE, python=PROFILE):
+        said = f"TAUROOT={tmp_path}\\nPYTHONINT={tmp_path}/python-of-tau\\n"
+        programs = {
+            "tau_exec": EXEC.format(alone=alone, python=python),
+            "tau_python": EXEC.format(alone=alone, python=python),
+            "tau-config": f'[ "$1" = --list-options ] && echo {tags} || printf "{said}"',
+            "python-of-tau": "echo Python 3.11.2",
+        }
+        for name, text in programs.items():
+            (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+            (tmp_path / name).chmod(0o755)
+        (tmp_path / "include").mkdir(exist_ok=True)
+        (tmp_path / "include" / "TAU.h").write_text('/* TAU */\n#define TAU_VERSION "2.35"\n')
+        return {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+
+    return make
+
+
+def test_a_tau_that_serves_says_its_version_and_what_it_was_built_with(put):
+    found = look_at_tau(put("DISABLE,PROFILE,PTHREAD,PYTHON,SERIAL"))
+    assert found.present and "MPI" not in found.detail  # it has none to be tried with
+    assert found.detail.startswith("TAU 2.35 (Python 3.11.2, threads); ")
+
+
+def test_a_tau_without_python_is_none_that_can_be_used(put):
+    found = look_at_tau(put("MPI,PTHREAD", alone=f'printf "{NO_PYTHON}"; exit 1'))
+    assert not found.present and "No matching binding" in found.detail
+    assert "profile_mode python" not in found.detail and "+python" in found.remedy
+
+
+def test_a_tau_of_another_python_serves_in_all_modes_but_one(put):
+    found = look_at_tau(put("PYTHON", python=f'echo "{OTHER_PYTHON}"; exit 255'))
+    assert found.present and found.detail.endswith(f"profile_mode python: {OTHER_PYTHON}")
+
+
+def test_a_tau_that_writes_nothing_does_not_serve(put):
+    assert not look_at_tau(put("PYTHON", alone="true")).present
+
+
+def test_where_there_are_gpus_it_is_tried_with_cupti(put, tmp_path):
+    look_at_tau(put("PYTHON", alone=f'echo "$*" > {tmp_path}/said; {PROFILE}'), gpu=True)
+    said = (tmp_path / "said").read_text()
+    assert said.startswith("-T python,cupti -cupti ") and f" {sys.executable} -c import pytau" in said
+    assert not look_at_tau({"PATH": "/nowhere"}).present

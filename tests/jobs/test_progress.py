@@ -46,20 +46,6 @@ def test_a_line_a_run_says_how_long_the_rest_takes_once_one_is_done(monkeypatch)
     assert third == f"[4/5] {describe(run.configuration)}; about 2.0 h left ({run.id})"
 
 
-def test_the_result_of_a_run_is_below_its_line_or_names_it():
-    shown = Console(file=io.StringIO(), width=300)
-    first, second = SweepRun(Run(), 0), SweepRun(Run(nodes=2), 1)
-    with Bar(shown, total=2, done=0) as bar:
-        bar.show(first)
-        bar.tell(first, "about 4 ms")
-        bar.show(first)
-        bar.show(second)  # side by side
-        bar.tell(first, "about 5 ms")
-        bar.tell(second, "")
-    said = [line for line in shown.file.getvalue().splitlines() if "about" in line]
-    assert said == ["  about 4 ms", f"{describe(Run())} #0: about 5 ms"]
-
-
 @pytest.mark.parametrize(
     ("recorded", "said"),
     [
@@ -109,12 +95,6 @@ def test_repetitions_are_one_entry_of_a_dry_run(capsys):
         f"# 2 of 2: {describe(Run(nodes=2))} (3 runs, {first[1]})", f"srun --out={first[1]}",
         "# repetitions, in --out: run_1_..., run_2_...",
     ]  # fmt: skip
-
-
-def test_runs_that_are_done_are_counted_among_those_asked_for():
-    shown = Console(file=io.StringIO(), width=300)
-    print_end(shown, Path("results/mine"), (1, 2), Result(), 1)
-    assert shown.file.getvalue() == "results/mine: done: 1 of 2, cannot start: 1\n"
 
 
 def test_runs_that_failed_alike_are_one_line_with_the_first():

@@ -1,13 +1,11 @@
 """What users get wrong, and the one line that each mistake ends in: what, where, and the right word."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.analysis.commands import ROOT, Ran, one_line_error, run
+from tests.analysis.commands import ROOT, one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 
 # command and arguments -> what the line says; {here} is a folder of the fixture below, with results in a/
@@ -71,17 +69,6 @@ def test_a_mistake_ends_in_one_line(command, here, monkeypatch):
     assert MISTAKES[command] in one_line_error(run(module, *words))
 
 
-def test_many_sweep_files_are_counted_and_few_are_listed(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "configs").mkdir()
-    for number in range(10):
-        (tmp_path / "configs" / f"mine{number}.yaml").touch()
-    assert ": configs/mine0.yaml, " in one_line_error(run("jobs.sweep", "configs/other.yaml"))
-    (tmp_path / "configs" / "mine10.yaml").touch()
-    said = one_line_error(run("jobs.sweep", "configs/other.yaml"))
-    assert "11 others" in said
-
-
 def test_all_mistakes_of_a_runs_flags_are_said_at_once():
     words = ("--batch-size=3", "--loader=dali_cpu", "--batch=-3", "--sedd=1", "--compute=fp32")
     ran = run("train.__main__", *words)
@@ -127,20 +114,3 @@ def test_a_place_where_nothing_can_be_written_is_one_line(tmp_path):
         assert f"{place}/x" in line
     finally:
         subprocess.run(["umount", str(place)], check=True)
-
-
-def test_results_that_may_not_be_read_are_one_line(here):
-    as_nobody = ["setpriv", "--reuid=65534", "--clear-groups"] if os.geteuid() == 0 else []
-    python = [*as_nobody, sys.executable, "-m"]
-    if subprocess.run([*python, "analysis.scaled", "--help"], cwd=ROOT, capture_output=True).returncode:
-        pytest.skip("Python cannot be started here as a user without permissions")
-    mode = here.stat().st_mode
-    here.chmod(0)
-    try:
-        answer = subprocess.run(
-            [*python, "analysis.scaled", str(here / "a")], cwd=ROOT, capture_output=True, text=True
-        )
-    finally:
-        here.chmod(mode)
-    line = one_line_error(Ran(answer.returncode, answer.stdout, answer.stderr))
-    assert "Permission denied" in line or "does not exist" in line  # as this Python tells them apart

@@ -1,4 +1,4 @@
-"""The doctor says which site file is used, and what of it is not true of this node."""
+"""What cannot start, and what of a site file is not true of this node, is said before a run."""
 
 import os
 import re
@@ -12,11 +12,14 @@ from jobs import checks as site_checks
 from jobs import doctor
 from jobs.checks import check_mpi, check_networks_of, check_site, refuse
 from jobs.failures import explain
-from jobs.run import Run
+from jobs.launchers.local import Local
+from jobs.machine import Machine
+from jobs.run import Run, make_run
 from jobs.site import Mpi, find_site
 from profiling.errors import Mistakes, UserError
 from profiling.presence import Presence
 from tests.analysis.commands import ROOT, run
+from tests.jobs.scripted import HERE, WITH_DALI
 
 FAILURES = ROOT / "tests/cluster/failures"  # what real launchers printed
 INTERFACE = socket.if_nameindex()[0][1]
@@ -69,17 +72,6 @@ def test_what_the_site_file_says_is_compared_with_the_node(environment, tmp_path
     assert f"`network.ib.interface` in {tmp_path}/mine.yaml" in of["network.ib.interface"].remedy
     assert "/no/such" in of["data"].detail and "module" in of["modules"].detail
     assert all(check.remedy for check in of.values() if not check.present)
-
-
-def test_the_doctor_looks_at_the_site_that_is_named(environment, tmp_path, monkeypatch):
-    other = tmp_path / "other.yaml"
-    other.write_text("scratch: /no/such/scratch")
-    named = {check.name: check for check in check_site(environment, str(other))}
-    assert named["site file"].detail == str(other) and "data" not in named
-    assert named["scratch"].remedy.endswith(f"python -m jobs.doctor --site {other})")
-    monkeypatch.setattr(doctor, "this_machine", lambda: None)
-    monkeypatch.setattr(doctor, "examine", lambda _, site: [doctor.Check("cluster", "site", True, site)])
-    assert "other" in run("jobs.doctor", "--site", "other").out
 
 
 def test_a_network_that_this_node_lacks_is_refused_with_the_site_files_key(environment, tmp_path):
@@ -162,12 +154,6 @@ def test_what_is_wrong_on_a_compute_node_is_an_error_and_what_a_login_node_lacks
     assert all("srun --partition=gpu --nodes=1 --exclusive " in check.remedy for check in lacking)
 
 
-def test_off_the_cluster_the_partition_is_not_called_wrong(environment, tmp_path):
-    (tmp_path / "sinfo").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2; exit 1\n")
-    of = checks(environment)["partition"]
-    assert not of.present and "correct" not in of.remedy
-
-
 def test_the_doctor_ends_with_1_where_the_site_file_is_wrong(environment, monkeypatch):
     for name, value in {**environment, "SLURMD_NODENAME": "n1"}.items():
         monkeypatch.setenv(name, value)
@@ -179,3 +165,53 @@ def test_the_doctor_ends_with_1_where_the_site_file_is_wrong(environment, monkey
     assert run("jobs.doctor", "--format=json").code == 1
     monkeypatch.delenv("SLURMD_NODENAME")
     assert run("jobs.doctor", "--format=json").code == 0
+
+
+def test_the_local_launcher_gives_each_rank_its_place_and_its_share_of_the_cores(tmp_path):
+    run = make_run({"gpus_per_node": 2})
+    first, second = Local(HERE).processes(run, ["python", "-m", "train"], tmp_path)
+    assert first.argv == second.argv == ["python", "-m", "train"]
+    assert first.environment == {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "SCALEPROF_RENDEZVOUS": f"{tmp_path.as_uri()}/rendezvous",
+        "OMP_NUM_THREADS": "1",
+        "GOMP_SPINCOUNT": "10000",
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+    }
+    assert second.environment["RANK"] == second.environment["LOCAL_RANK"] == "1"
+    (alone,) = Local(HERE).processes(make_run({"threads": 1}), ["python"], tmp_path)
+    assert alone.environment["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "values", "says"),
+    [
+        (0, {"nodes": 2}, "2 nodes requested"),
+        (0, {"device": "gpu"}, "no usable GPU"),
+        (0, {"loader": "dali-gpu"}, "needs a GPU"),
+        (0, {"graph": True}, "graph true needs a GPU, and this machine has none; use graph false"),
+        (1, {"graph": True}, None),
+        (0, {"gpus_per_node": 3}, "2 CPU cores"),
+        (
+            0,
+            {"profile": "nvprof"},
+            "profile nvprof records GPU activity only, and this run computes on the CPU",
+        ),
+        (1, {"profile": "ncu", "device": "cpu"}, "profile ncu records GPU activity only"),
+        (1, {"profile": "nvprof"}, None),
+        (0, {"profile": "nsys"}, None),
+        (1, {"gpus_per_node": 2}, "this machine has 1"),
+        (2, {"gpus_per_node": 2, "profile": "ncu"}, "a collective of 2 ranks would never end: use one rank"),
+        (1, {"gpus_per_node": 2, "device": "cpu"}, None),
+        (1, {"loader": "dali-gpu", "data": "."}, None),
+    ],
+)
+def test_the_local_launcher_says_why_it_cannot(gpus, values, says, tmp_path, monkeypatch):
+    for name in ("nsys", "nvprof", "ncu"):
+        (tmp_path / name).touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    machine = Machine("h", "o", "c", 2, 1, ("NVIDIA H200",) * gpus, None, WITH_DALI)
+    launcher, run = Local(machine), make_run(values)
+    assert says in launcher.why_not(run) if says else not launcher.why_not(run)
