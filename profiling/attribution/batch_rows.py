@@ -25,6 +25,7 @@ SOURCE_KEY, CONFIDENCE_KEY = b"source", b"confidence"
 
 _ALTERNATE = 0.05  # passes alternate if more of the forward kernels' time is after the first backward one
 _COMPLETE = 0.9  # of the kernels of the others, with which the first batch of a recording is complete
+_BESIDE = (COMMUNICATION, MEMCPY, MEMSET)  # may run beside the model, on other streams
 _UNKNOWN, _NEVER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
@@ -35,7 +36,9 @@ class _Batch:
     rows: int = 0
     first_ns: int = _NEVER
     computes_ns: int = _NEVER  # when the device begins with its first kernel
-    reach_ns: int = _UNKNOWN
+    reach_ns: int = _UNKNOWN  # when the device has done all that was launched in it, the loader's work apart
+    model_begins_ns: int = _NEVER  # first start and last end of the model's kernels
+    model_ends_ns: int = _UNKNOWN
     # When forward, backward and update begin, and the update ends.
     stages: tuple[int, int, int, int] | None = None
     passes_alternate: bool = False
@@ -85,6 +88,9 @@ class BatchRows:
             one.computes_ns = min(one.computes_ns, int(start_ns[computing].min(initial=_NEVER)))
             not_loading = rows[direction[rows] != LOADING]
             one.reach_ns = max(one.reach_ns, int(end_ns[not_loading].max(initial=_UNKNOWN)))
+            model = not_loading[~np.isin(kind[not_loading], _BESIDE)]
+            one.model_begins_ns = min(one.model_begins_ns, int(start_ns[model].min(initial=_NEVER)))
+            one.model_ends_ns = max(one.model_ends_ns, int(end_ns[model].max(initial=_UNKNOWN)))
 
     def table(self, rank: int) -> pa.Table:
         """The table ``batches``, numbered from 0; UserError: ranges that the user named hold no work."""
@@ -94,8 +100,14 @@ class BatchRows:
         start = np.where(times.start_ns == _UNKNOWN, first, times.start_ns)
         end = np.array(times.last_ns, np.int64)
         if self.on_device and times.source not in (PERIOD, WHOLE):
-            of_each = [self._earlier_ns, *(one.reach_ns for one in known)]
-            reach = np.maximum.accumulate(np.array(of_each, np.int64))
+            # Copies and collectives that still run when the model is in its next step end none: nothing
+            # waits for them (asynchronous checkpoints, gathers of parameters).
+            next_begins = [*(one.model_begins_ns for one in known[1:]), _NEVER]
+            of_each = [
+                one.model_ends_ns if one.reach_ns > begins and one.model_ends_ns != _UNKNOWN else one.reach_ns
+                for one, begins in zip(known, next_begins, strict=True)
+            ]
+            reach = np.maximum.accumulate(np.array([self._earlier_ns, *of_each], np.int64))
             end = np.maximum(end, reach[1:])
             start = np.maximum(start, reach[:-1])
         if self.on_device and times.source == WHOLE and known[0].computes_ns != _NEVER:
@@ -142,7 +154,7 @@ def _stages(
     kind: np.ndarray,
 ) -> tuple[tuple[int, int, int, int] | None, bool]:
     """(when forward, backward and update begin and the update ends, or None; whether passes alternate)."""
-    works = ~np.isin(kind, (COMMUNICATION, MEMCPY, MEMSET))
+    works = ~np.isin(kind, _BESIDE)
     forward, backward = (np.flatnonzero(works & (direction == one)) for one in (FPROP, BPROP))
     if not len(forward) or not len(backward):
         return None, False

@@ -65,9 +65,12 @@ def full_name(name: str) -> str:
 # the compiler wrote (triton_KIND_fused_OPERATORS) is of its kind, whatever operators it took in.
 _PATTERNS: tuple[tuple[str, str], ...] = (
     ("communication",
-     r"nccl|rccl|msccl|oneccl|\bccl_|\bccl::|deep_?ep::|^(gloo|mpi|ucc|xccl):|c10d::|record_param_comms|horovod|nvshmem|\bMPI_"
+     r"nccl|rccl|msccl|oneccl|\bccl_|\bccl::|(deep_?ep|\bep|hybrid_ep|mori|pplx)::|^(gloo|mpi|ucc|xccl):|c10d::|record_param_comms|horovod|nvshmem|\bMPI_"
      r"|cross_device_reduce|symm_mem::|^_c10d_functional::|all_?reduce|all_?gather|reduce_?scatter|alltoall"
-     r"|(BatchedScaled|batched_)(D2D)?memcpy|scale_buffer|ScaleBuffer"),
+     r"|(BatchedScaled|batched_)(D2D)?memcpy|scale_buffer|ScaleBuffer"
+     # Expert parallelism, overlapped tensor parallelism and Ascend: DeepEP, mori, pplx, TensorRT-LLM,
+     # TransformerEngine, HCCL.
+     r"|\bEp(Dispatch|Combine)\w*|\ba2a_(dispatch|combine)|moeA2A|k?userbuffers_|\bhcom_"),
     ("pooling", r"^triton_poi_\w*pool"),
     # Triton's names before PyTorch 2.1 (triton__0d1d2d) say nothing: most such kernels are elementwise.
     ("pointwise", r"^triton_poi_|^triton__\d|\bcpp_fused_"),

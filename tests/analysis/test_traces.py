@@ -22,7 +22,7 @@ from profiling.traced_job import JOB
 from tests.analysis.commands import one_line_error
 from tests.analysis.frames import kernels_frame, stragglers_rows
 from tests.analysis.traced import MS, job, run
-from tests.profiling.traced_jobs import DEVICE, Planted, trace_of, write_job
+from tests.profiling.traced_jobs import DEVICE, START_US, Planted, trace_of, write_job
 
 
 @pytest.fixture(scope="module")
@@ -310,3 +310,18 @@ def test_where_only_some_traces_have_steps_the_title_says_which_have_none():
     assert Study.a_step(study, ["stepped"]) == "a step"
     assert Study.a_step(study, ["whole"]) == "the whole recording"
     assert Study.a_step(study, ["stepped", "whole"]) == "a step (of whole: the whole recording)"
+
+
+@pytest.mark.parametrize("lasts_us", [800, 1200])
+@pytest.mark.parametrize("name", ["Memcpy DtoH (Device -> Pinned)", "ncclDevKernel_AllGather_RING_LL(int)"])
+def test_work_beside_the_model_that_outlasts_a_step_ends_none(tmp_path, name, lasts_us):
+    """A checkpoint's copy, or a gather of parameters, launched at the end of the third of eight steps."""
+    planted = Planted(ranks=1, batches=8)
+    trace = trace_of(planted, 0)
+    at = START_US + 3 * planted.batch - planted.idle
+    category = "gpu_memcpy" if "Memcpy" in name else "kernel"
+    trace.kernel(name, at, at + 10, at + lasts_us, category=category, stream=30)
+    trace.write(tmp_path / "rank0.json")
+    assert convert([str(tmp_path / "rank0.json"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    (row,) = batches.batches(load(tmp_path / "out")).rows.to_dict("records")
+    assert row["steps"] == 8 and row["max_ms"] == pytest.approx(planted.batch / 1e3, rel=0.05)

@@ -65,6 +65,12 @@ BEYOND = [
     ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "communication"),
     ("void multimem_all_reduce_kernel<c10::BFloat16, 16>(int)", "communication"),
     ("void deep_ep::internode::dispatch<int>(int)", "communication"),
+    ("void dpsk::ep::intranode::combine<__nv_bfloat16>(int)", "communication"),
+    ("void hybrid_ep::dispatch_kernel<int>(int)", "communication"),
+    ("userbuffers_fp16_sum_inplace_gpu_rr_rs", "communication"),
+    ("kuserbuffers_pushsend", "communication"),
+    ("moeA2ACombineKernel", "communication"),
+    ("hcom_allReduce__123", "communication"),
 ]  # fmt: skip
 
 KNOWN = [
