@@ -10,14 +10,14 @@ kernel, a collective to the last rank that entered it. What would be saved if a 
 by the longest path without it, not by subtraction (docs/methods.md: critical path).
 """
 
-from analysis.frames.measure import Command, flag, levels
+from analysis.frames.measure import Command, levels, top
 from profiling.errors import run_command
 
 main = Command(
     "critical_path",
     __doc__,
     levels("rank", "step", "direction", "layer", "operator", "kernel"),
-    flag("--top", type=int, metavar="N", help="the longest N parts of each run [all]"),
+    top("the longest parts of each run [all]"),
 )
 
 if __name__ == "__main__":

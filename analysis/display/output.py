@@ -9,7 +9,6 @@ import csv
 import io
 import json
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -128,28 +127,6 @@ def parse_levels(text: str | None, choices: Sequence[str]) -> list[str]:
         if name not in choices:
             raise UserError(f"--by: unknown level {name!r}{did_you_mean(name, choices)}")
     return list(dict.fromkeys(levels))
-
-
-def check_top(top: int | None, what: str) -> None:
-    """``--top N`` of a command whose rows are ``what``.
-
-    Raises:
-        UserError: it is less than 1.
-    """
-    if top is not None and top < 1:
-        raise UserError(f"--top: {top} is not a valid number of {what}; give 1 or more")
-
-
-def first_of_each(rows: Rows, top: int | None, *names: str) -> Rows:
-    """The first ``top`` of the rows that have the same values in these columns; all, if it is None."""
-    seen: Counter[tuple] = Counter()
-    kept = []
-    for row in rows:
-        of = tuple(row.get(name) for name in names)
-        seen[of] += 1
-        if top is None or seen[of] <= top:
-            kept.append(row)
-    return kept
 
 
 # Where answers go instead, while somebody wants them as they are.

@@ -10,10 +10,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from analysis.display.metrics import OF_A_RUN, RANK, STEP, Metric
-from analysis.display.output import check_top
 from analysis.display.terminal import Answer
 from analysis.frames.anatomy import RunTrace, trace_of
-from analysis.frames.matching import Ahead
+from analysis.frames.matching import Clock
 from analysis.frames.measure import measure
 from analysis.frames.study import RECORDING, Source, Study, reading
 from analysis.measures.longest_path import Collectives, CriticalPath, Group, WhatIf
@@ -101,7 +100,6 @@ def critical_path(study: Study, by: Sequence[str] = (), top: int | None = None) 
     Raises:
         UserError: no run has profiled steps with kernels that have a place in time.
     """
-    check_top(top, "parts")
     found = []
     for source, paths in study.each(study.recorded, partial(paths_of, study)):
         for finding in paths.findings:
@@ -258,9 +256,9 @@ def _selected_ranks(trace: RunTrace, steps: Sequence[int]) -> list[int]:
     collective last. If there is room, others, as many of each part of the ranks.
     """
     last: Counter[int] = Counter()
-    clocks: Sequence[Ahead] = [Ahead()] * len(trace.ranks)
+    clocks: Sequence[Clock] = [Clock()] * len(trace.ranks)
     if (matched := trace.matched) is not None:
-        clocks = matched.ahead
+        clocks = matched.clocks
         for shared in matched.shared:
             inside = np.isin(trace.calls[shared.members[0]].batch_index[shared.calls[0]], steps)
             entered = shared.of(matched.start_ns)[:, inside]
@@ -268,7 +266,9 @@ def _selected_ranks(trace: RunTrace, steps: Sequence[int]) -> list[int]:
     for step in steps:
         recorded = [place for place, rank in enumerate(trace.ranks) if step in rank.batch_index]
         of_step = ((trace.ranks[place], clocks[place]) for place in recorded)
-        edges = [clock.remove(rank.edges_ns[rank.batch_index == step][0])[[0, -1]] for rank, clock in of_step]
+        edges = [
+            clock.to_reference(rank.edges_ns[rank.batch_index == step][0])[[0, -1]] for rank, clock in of_step
+        ]
         if edges:
             last.update(recorded[number] for number in np.argmax(edges, axis=0).tolist())
     chosen = [place for place, _ in last.most_common(MOST_RANKS)]
@@ -286,11 +286,11 @@ def _groups(trace: RunTrace, places: Collection[int], ranks: Sequence[Recorded])
     matched = trace.matched
     if matched is None:
         for rank in ranks:
-            yield _paths([rank], [Ahead()], [])
+            yield _paths([rank], [Clock()], [])
         return
     place = {calls.rank: number for number, calls in enumerate(trace.calls)}
-    for clock in np.unique(matched.clock).tolist():
-        members = [rank for rank in ranks if matched.clock[place[rank.rank]] == clock]
+    for clock in np.unique(matched.reference).tolist():
+        members = [rank for rank in ranks if matched.reference[place[rank.rank]] == clock]
         position = {place[rank.rank]: number for number, rank in enumerate(members)}
         collectives = []
         for shared in matched.shared:  # as far as the ranks that are read made them
@@ -300,17 +300,17 @@ def _groups(trace: RunTrace, places: Collection[int], ranks: Sequence[Recorded])
                 of_rows = tuple(position[shared.members[row]] for row in rows)
                 collectives.append(Collectives(shared.kind, of_rows, shared.calls[rows]))
         if members:
-            yield _paths(members, [matched.ahead[place[rank.rank]] for rank in members], collectives)
+            yield _paths(members, [matched.clocks[place[rank.rank]] for rank in members], collectives)
 
 
-def _paths(ranks: Sequence[Recorded], clocks: Sequence[Ahead], collectives: Sequence[Collectives]) -> _Paths:
+def _paths(ranks: Sequence[Recorded], clocks: Sequence[Clock], collectives: Sequence[Collectives]) -> _Paths:
     group = Group(ranks, clocks, collectives)
     for path in group.paths(WHAT_IF):
         yield path, _pieces(path, ranks, clocks, group)
 
 
 def _pieces(
-    path: CriticalPath, ranks: Sequence[Recorded], clocks: Sequence[Ahead], group: Group
+    path: CriticalPath, ranks: Sequence[Recorded], clocks: Sequence[Clock], group: Group
 ) -> pd.DataFrame:
     count = len(path.part)
     start = np.zeros(count, np.int64)
@@ -319,7 +319,7 @@ def _pieces(
         mine = path.rank == place
         recorded, activities, which = ranks[place], group.activities[place], path.activity[mine]
         begin = path.begin_ns[mine]
-        start[mine] = begin + clocks[place].at(begin)
+        start[mine] = begin + clocks[place].ahead_ns(begin)
         waits, row = activities.kind[which] == WAIT, activities.row[which]
         for name, of_pieces in texts.items():
             of_pieces[mine] = recorded.texts[name].at(np.where(waits, -1, row))
@@ -345,6 +345,6 @@ def _unknown(trace: RunTrace, ranks: Sequence[Recorded]) -> Iterator[_Found]:
         yield "not_recorded", {"what": "waits of calls"}
     if len(trace.ranks) < trace.source.ranks:
         yield "path_in_part", {"n": len(trace.ranks), "of": trace.source.ranks, "what": "ranks"}
-    clocks = len(ranks) if trace.matched is None else len(np.unique(trace.matched.clock))
+    clocks = len(ranks) if trace.matched is None else len(np.unique(trace.matched.reference))
     if clocks > 1:
         yield "clocks_unmatched", {"n": clocks}

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from analysis.frames.divide import union
-from analysis.frames.matching import TOGETHER, Ahead
+from analysis.frames.matching import TOGETHER, Clock
 from analysis.measures.waits import (
     COMMUNICATION,
     GAPS,
@@ -178,11 +178,11 @@ class Group:
     def __init__(
         self,
         ranks: Sequence[Recorded],
-        clocks: Sequence[Ahead] | None = None,
+        clocks: Sequence[Clock] | None = None,
         collectives: Sequence[Collectives] = (),
     ) -> None:
         recorded = [
-            _on_clock(one, clock) for one, clock in zip(ranks, clocks or [Ahead()] * len(ranks), strict=True)
+            _on_clock(one, clock) for one, clock in zip(ranks, clocks or [Clock()] * len(ranks), strict=True)
         ]
         self.activities = [one.activities for one in recorded]
         self.batches = [one.batches for one in recorded]
@@ -353,13 +353,13 @@ def _levels(times_ns: np.ndarray, tail: np.ndarray, head: np.ndarray) -> np.ndar
     return level
 
 
-def _on_clock(recorded: Recorded, clock: Ahead) -> _Rank:
+def _on_clock(recorded: Recorded, clock: Clock) -> _Rank:
     activities = ended_in_time(activities_of(recorded))
-    times = {name: clock.remove(getattr(activities, name)) for name in ("start_ns", "end_ns")}
+    times = {name: clock.to_reference(getattr(activities, name)) for name in ("start_ns", "end_ns")}
     activities = replace(activities, **times)
     batches = dict(recorded.batches)
-    load_end = clock.remove(batches["start_ns"] + np.maximum(batches["load_ns"], 0))
-    batches |= {name: clock.remove(batches[name]) for name in ("start_ns", "end_ns")}
+    load_end = clock.to_reference(batches["start_ns"] + np.maximum(batches["load_ns"], 0))
+    batches |= {name: clock.to_reference(batches[name]) for name in ("start_ns", "end_ns")}
     edges = edges_of(activities, union(batches["start_ns"], load_end))
     ran = np.flatnonzero(activities.kernel_class >= 0)
     activity_of = np.empty(len(recorded.kind), np.int64)

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from analysis.display.perfetto import MOST_KERNELS, Slices, TraceWriter, Words
 from analysis.frames.anatomy import in_time, timed, trace_of
 from analysis.frames.divide import STAGES, edges_of
-from analysis.frames.matching import Ahead
+from analysis.frames.matching import Clock
 from analysis.frames.study import Source, Study
 from analysis.measures.critical_path import paths_of
 from profiling import tables
@@ -227,7 +227,7 @@ class _Rank:
     number: int
     directory: Path
     batches: pa.Table
-    clock: Ahead = field(default_factory=Ahead)
+    clock: Clock = field(default_factory=Clock)
     calls: np.ndarray | None = None
 
     def flow(self, kernels: pa.Table) -> np.ndarray | None:
@@ -276,7 +276,7 @@ def _write(study: Study, source: Source, timeline: Written, trace: TraceWriter, 
     ranks = _aligned(study, source, _ranks(source, timeline), timeline)
     limits = [rank.limits(span) for rank in ranks]
     begins = [
-        rank.clock.remove(np.array([low]))[0]
+        rank.clock.to_reference(np.array([low]))[0]
         for rank, (low, high) in zip(ranks, limits, strict=True)
         if low < high
     ]
@@ -297,12 +297,12 @@ def _write(study: Study, source: Source, timeline: Written, trace: TraceWriter, 
             timeline.slices[what] = timeline.slices.get(what, 0) + len(slices)
 
 
-def _draw(trace: TraceWriter, process: int, names: Sequence[str], slices: Slices, clock: Ahead) -> None:
+def _draw(trace: TraceWriter, process: int, names: Sequence[str], slices: Slices, clock: Clock) -> None:
     """Slices on those of the named tracks that have any, at times of the common clock."""
     used = set(slices.track.tolist())
     tracks = [trace.track(process, name) if place in used else 0 for place, name in enumerate(names)]
-    start = clock.remove(slices.start_ns)
-    end = None if slices.end_ns is None else clock.remove(slices.end_ns)
+    start = clock.to_reference(slices.start_ns)
+    end = None if slices.end_ns is None else clock.to_reference(slices.end_ns)
     numbers = np.array(tracks, np.int64)[slices.track]
     trace.slices(replace(slices, track=numbers, start_ns=start, end_ns=end))
 
@@ -335,11 +335,11 @@ def _aligned(study: Study, source: Source, ranks: list[_Rank], timeline: Written
         timeline.note("clocks_unmatched", n=len(ranks))
         return ranks
     timeline.clock_residual_ns = matched.residual_ns
-    if (clocks := len(np.unique(matched.clock))) > 1:
+    if (clocks := len(np.unique(matched.reference))) > 1:
         timeline.note("clocks_unmatched", n=clocks)
     return [
         replace(rank, clock=clock, calls=calls)
-        for rank, clock, calls in zip(ranks, matched.ahead, matched.numbers, strict=True)
+        for rank, clock, calls in zip(ranks, matched.clocks, matched.numbers, strict=True)
     ]
 
 
@@ -393,7 +393,7 @@ def _about(timeline: Written, ranks: Sequence[_Rank], trace: TraceWriter, start_
     if residual is not None:
         arguments["clock_residual_ns"] = np.array([residual])
         for rank in ranks:
-            arguments[f"clock_of_rank_{rank.number}_ahead_ns"] = rank.clock.at(at).astype(float)
+            arguments[f"clock_of_rank_{rank.number}_ahead_ns"] = rank.clock.ahead_ns(at).astype(float)
     for number, line in enumerate(lines(timeline.findings)):
         arguments[f"note_{number + 1}"] = Words.same(line, 1)
     trace.slices(Slices(track, at, None, Words.same(timeline.run, 1), None, arguments))

@@ -15,7 +15,6 @@ from analysis.display.plots import BLUE, PALE_GREY
 from analysis.frames.steps import series_of
 from analysis.frames.study import RECORDING, Source, Study
 from analysis.measures.critical_path import PARTS, RunPaths, answer, parts_of, paths_of
-from analysis.measures.timeline import choose
 from analysis.report.base import Content, Context, SectionKind, as_view, facts
 from analysis.report.render import Chart
 from profiling.errors import UserError
@@ -50,19 +49,13 @@ def _largest_saving(parts: pd.DataFrame) -> float:
 
 def _slowest(study: Study) -> Source:
     """The slowest of the profiled runs on the most ranks."""
-    largest = choose(study)
-    ranks = len(largest.tables("batches"))
-    runs = [
-        source
-        for source in study.of_kind("run")
-        if source.tables("kernels") and len(source.tables("batches")) == ranks
-    ]
-    steps = [
-        (float(np.median(series.step_ns)), source)
-        for source, series in study.each(runs, lambda source: series_of(study, source))
-        if len(series.step_ns)
-    ]
-    return max(steps, key=lambda step: step[0], default=(0.0, largest))[1]
+    runs = [source for source in study.of_kind("run") if source.tables("kernels")]
+    most = max(source.ranks for source in runs)
+    each = study.each(
+        [source for source in runs if source.ranks == most], lambda source: series_of(study, source)
+    )
+    steps = [(np.median(series.step_ns), source) for source, series in each if len(series.step_ns)]
+    return max(steps, key=lambda step: step[0], default=(0.0, runs[0]))[1]
 
 
 def _critical_path(context: Context) -> Content:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from analysis.display.perfetto import Words
 from analysis.frames.load import load
-from analysis.frames.matching import Ahead
+from analysis.frames.matching import Clock
 from analysis.measures import critical_path
 from analysis.measures.critical_path import PARTS, WHAT_IF, RunPaths, paths_of
 from analysis.measures.longest_path import NEVER, Collectives, Graph, Group, critical, moments
@@ -186,7 +186,7 @@ def recorded(number: int, rows: Sequence[Row], shift: int) -> Recorded:
 def test_what_would_be_saved_is_what_the_program_takes_without_it(stretched):
     of_ranks = programs(stretched)
     found = run(of_ranks)
-    clocks = [Ahead(), Ahead(7000.0)]
+    clocks = [Clock(), Clock(7000.0)]
     calls = np.arange(len(stretched))
     group = Group(
         [recorded(number, rows, 7000 * number) for number, rows in enumerate(found)],

@@ -291,8 +291,8 @@ def test_clocks_are_followed_through_groups_that_have_ranks_in_common():
     )
     clocks = (0.0, 50.0, -300.0, 700.0)
     matched = match([calls(rank, (*TENSOR, *across), clock) for rank, clock in enumerate(clocks)])
-    assert [round(one.offset_ns / MS) for one in matched.ahead] == [0, 50, -300, 700]
-    assert set(matched.clock) == {0} and matched.residual_ns == 0
+    assert [round(one.offset_ns / MS) for one in matched.clocks] == [0, 50, -300, 700]
+    assert set(matched.reference) == {0} and matched.residual_ns == 0
     assert matched.end_ns[3][-1] == matched.end_ns[0][-1]
 
 
@@ -304,15 +304,15 @@ def test_clocks_are_followed_through_a_chain_of_groups():
     ]
     clocks = (0.0, 50.0, -300.0, 700.0)
     matched = match([calls(rank, chain, clock) for rank, clock in enumerate(clocks)])
-    assert [round(one.offset_ns / MS) for one in matched.ahead] == [0, 50, -300, 700]
-    assert set(matched.clock) == {0}
+    assert [round(one.offset_ns / MS) for one in matched.clocks] == [0, 50, -300, 700]
+    assert set(matched.reference) == {0}
 
 
 def test_clocks_that_no_group_joins_are_not_set_by_each_other(tmp_path):
     clocks = (0.0, 50.0, -300.0, 700.0)
     matched = match([calls(rank, TENSOR, clock) for rank, clock in enumerate(clocks)])
-    assert matched.clock.tolist() == [0, 0, 2, 2]
-    assert [round(one.offset_ns / MS) for one in matched.ahead] == [0, 50, 0, 1000]
+    assert matched.reference.tolist() == [0, 0, 2, 2]
+    assert [round(one.offset_ns / MS) for one in matched.clocks] == [0, 50, 0, 1000]
     transferred = np.concatenate(matched.transfer_ns)
     assert (transferred == np.concatenate(matched.end_ns) - np.concatenate(matched.start_ns)).all()
     assert len(transferred) == 8

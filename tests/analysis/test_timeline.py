@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from analysis.display.perfetto import FILE, Slices, TraceWriter, Words
 from analysis.frames.load import load
-from analysis.frames.matching import Ahead
+from analysis.frames.matching import Clock
 from analysis.measures import timeline
 from analysis.measures.critical_path import paths_of
 from analysis.measures.timeline import lanes
@@ -333,6 +333,6 @@ def test_what_is_written_is_read_back(starts, data):
 
 def test_a_drifting_clock_is_set_back_to_the_nanosecond():
     """A clock that is 1 part in 10,000 fast shows rank 0's time when what it is ahead is removed."""
-    clock = Ahead(5e6, 1e-4, START_NS)
+    clock = Clock(5e6, 1e-4, START_NS)
     true = START_NS + np.arange(0, 60_000 * MS, 777 * MS + 13)
-    assert np.abs(clock.remove(true + clock.at(true)) - true).max() <= 1
+    assert np.abs(clock.to_reference(true + clock.ahead_ns(true)) - true).max() <= 1
