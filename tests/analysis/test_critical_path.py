@@ -1,7 +1,6 @@
 """The critical path: exact on graphs and programs made by hand, and the sum of a step on recorded ones."""
 
 from collections.abc import Generator, Sequence
-from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -13,8 +12,8 @@ from analysis.frames.load import load
 from analysis.frames.matching import Clock
 from analysis.measures import critical_path
 from analysis.measures.critical_path import PARTS, WHAT_IF, RunPaths, paths_of
-from analysis.measures.longest_path import NEVER, Collectives, Graph, Group, critical, moments
-from analysis.measures.waits import Recorded, last_ended, previous, read_rank, steps_of
+from analysis.measures.longest_path import Collectives, Group
+from analysis.measures.waits import Recorded, read_rank, steps_of
 from benchmarks.planted_sweep import Job, Times, layer_kernels, write_sweep
 from profiling import tables
 from profiling.convert import main as convert
@@ -23,63 +22,6 @@ from tests.analysis.commands import run as run_module
 from tests.analysis.frames import critical_path_rows
 from tests.profiling.traced_jobs import Planted, write_job
 from tests.profiling.traces import Trace
-
-# --- graphs -------------------------------------------------------------------------------------------
-
-NODES = 6
-ends = [(tail, head) for head in range(NODES) for tail in range(head)]
-graphs = st.lists(
-    st.tuples(st.sampled_from(ends), st.one_of(st.integers(-5, 20), st.just(NEVER))), max_size=15
-).map(lambda edges: sorted(edges, key=lambda edge: edge[0][1]))
-
-
-def graph_of(edges) -> Graph:
-    tail, head, ns = (np.array(list(one), np.int64) for one in zip(*[(*e, n) for e, n in edges], strict=True))
-    return Graph(NODES, tail, head, ns)
-
-
-def longest(edges, node) -> int:
-    """Over all sequences of nodes that end at this one: a node is there at once, or when an edge says."""
-    longest_of: dict[tuple[int, int], int] = {}
-    for between, ns in edges:
-        longest_of[between] = max(ns, longest_of.get(between, NEVER))
-    sums = [0]
-    for count in range(1, node + 1):
-        for nodes in combinations(range(node), count):
-            sums.append(sum(longest_of.get(one, NEVER) for one in pairwise([*nodes, node])))
-    return max(sums)
-
-
-@given(graphs.filter(bool))
-def test_moments_are_the_longest_of_all_paths(edges):
-    found = moments(graph_of(edges))
-    assert found.tolist() == [longest(edges, node) for node in range(NODES)]
-
-
-@given(graphs.filter(bool))
-def test_the_critical_path_leads_to_the_end_and_sums_to_it(edges):
-    graph = graph_of(edges)
-    path = critical(graph)
-    assert graph.ns[path].sum() == longest(edges, NODES - 1)
-    assert graph.head[path][:-1].tolist() == graph.tail[path][1:].tolist()
-    assert not len(path) or graph.head[path][-1] == NODES - 1
-
-
-spans = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), min_size=1, max_size=12).map(
-    lambda some: sorted((start, start + length) for start, length in some)
-)
-
-
-@given(spans)
-def test_the_one_before_is_that_which_ended_last_and_stands_before(some):
-    start, end = (np.array(column) for column in zip(*some, strict=True))
-    strictly = last_ended(end, start, earlier=True)
-    for place, before in enumerate(previous(start, end).tolist()):
-        earlier = [end[one] for one in range(len(some)) if end[one] < start[place]]
-        assert (strictly[place] < 0) if not earlier else (end[strictly[place]] == max(earlier))
-        ended = [*earlier, *(end[one] for one in [place - 1] if one >= 0 and end[one] <= start[place])]
-        assert (before < 0) if not ended else (end[before] == max(ended))
-
 
 # --- programs -----------------------------------------------------------------------------------------
 
