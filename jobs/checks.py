@@ -144,8 +144,8 @@ def check_mpi(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
     if not site.mpi.srun:
         return
     load = f"{shlex.join(['module', 'load', *site.modules])} >/dev/null 2>&1; " if site.modules else ""
-    said = _bash(f"{load}srun --mpi={site.mpi.srun} --test-only true", {**site.environment, **environment})
-    why = why_no_mpi(said.stderr) if isinstance(said, subprocess.CompletedProcess) and said.returncode else ""
+    failed = _bash(f"{load}srun --mpi={site.mpi.srun} --test-only true", {**site.environment, **environment})
+    why = why_no_mpi(failed)
     yield _presence(site, "mpi.srun", not why, f"srun --mpi={site.mpi.srun}" + (f": {why}" if why else ""))
 
 
@@ -153,23 +153,22 @@ def check_modules(site: Site, environment: Mapping[str, str]) -> Iterator[Presen
     """Whether the site's modules can be loaded here."""
     if not site.modules:
         return
-    said = _bash(f"type module && {shlex.join(['module', 'load', *site.modules])}", environment)
-    if isinstance(said, Exception):
-        why = str(said)
-    else:
-        why = " ".join(said.stderr.split())[:300] or f"exit code {said.returncode}" if said.returncode else ""
+    failed = _bash(f"type module && {shlex.join(['module', 'load', *site.modules])}", environment)
+    why = " ".join(failed.split())[:300]
     modules = ", ".join(site.modules)
     yield _presence(site, "modules", not why, f"{modules} cannot be loaded: {why}" if why else modules)
 
 
-def _bash(script: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str] | Exception:
+def _bash(script: str, environment: Mapping[str, str]) -> str:
+    """What a script that fails prints as errors; "" if it ends well."""
     try:
-        return subprocess.run(
+        ended = subprocess.run(
             ["bash", "-c", script], env=dict(environment), capture_output=True, text=True,
             timeout=_TIMEOUT_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        return error
+        return str(error)
+    return (ended.stderr or f"exit code {ended.returncode}") if ended.returncode else ""
 
 
 def check_paths(site: Site, *keys: str) -> Iterator[Presence]:

@@ -173,8 +173,8 @@ def explain(exit_code: int, ending: str, log: str, kind: Kind | None = None) -> 
         return Failure("wrong use", f"{why}: correct `mpi.srun` in the site file", code)
     for keys, pattern in _WRONG_SITE.items():
         if match := re.search(pattern, log, re.MULTILINE):
-            said = " ".join(match[0].split())
-            return Failure("wrong use", f"{said}: correct {keys} in the site file", code)
+            line = " ".join(match[0].split())
+            return Failure("wrong use", f"{line}: correct {keys} in the site file", code)
     if match := _LAUNCHER.search(log):
         missing = _MISSING_HOST.search(log)
         return Failure("launcher error", _line(match[0]) + (f": {missing[1]}" if missing else ""), code)
@@ -191,12 +191,12 @@ def explain(exit_code: int, ending: str, log: str, kind: Kind | None = None) -> 
     return Failure("rank crash", raised[0].strip()[:500] if raised else text, code, nodes)
 
 
-def why_no_mpi(said: str) -> str:
+def why_no_mpi(stderr: str) -> str:
     """Why srun does not take its ``--mpi``: of the lines that it prints, the one that says it; else ""."""
-    refused = _NO_MPI.search(said)
+    refused = _NO_MPI.search(stderr)
     if not refused:
         return ""
-    why = _WHY_NO_MPI.search(said)
+    why = _WHY_NO_MPI.search(stderr)
     return f"{why[1].strip()} ({refused[1].partition(',')[0]})" if why else refused[1]
 
 

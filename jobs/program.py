@@ -8,8 +8,9 @@ argument.
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 from jobs.run import Run
@@ -23,7 +24,6 @@ PER_STEP = "--steps-per-batch"
 OF_WATCH = ("--samples", PER_STEP)
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def check_name(name: str) -> None:
@@ -47,13 +47,13 @@ def check_template(template: Any, given: Sequence[str]) -> None:
     if not isinstance(template, str) or not template.strip():
         raise UserError(f"invalid program {template!r}: should be a command, e.g. train.py --lr {{lr}}")
     words = _split(template)
-    named = {name for word in words for name in _names(word)}
+    named = _names(words)
     _script(words)
     known = dict.fromkeys((*given, *STARTING, *FILLING, "world_size"))
     missing = sorted(named - known.keys())
     if missing:
         raise Mistakes(
-            [f"program: {{{one}}} has no values below `run:`{did_you_mean(one, known)}" for one in missing]
+            [f"program: {{{name}}} has no values below `run:`{did_you_mean(name, known)}" for name in missing]
         )
     if "data" in named and "data" not in given:
         raise UserError("program: {data} has no value: add `data:` below `run:`")
@@ -66,8 +66,12 @@ def check_template(template: Any, given: Sequence[str]) -> None:
 
 def command_of(run: Run) -> list[str]:
     """The program's command: an argument for each word, but for those that values leave empty."""
-    words = [(word, "".join(_filled(word, run))) for word in _split(run.program)]
-    return [filled for word, filled in words if filled or not word]
+    command = []
+    for word in _split(run.program):
+        values = [text + ("" if name is None else as_text(run.value(name))) for text, name in _parts(word)]
+        if any(values) or not word:
+            command.append("".join(values))
+    return command
 
 
 def unknown_fields(run: Run) -> list[str]:
@@ -75,7 +79,7 @@ def unknown_fields(run: Run) -> list[str]:
     command does not name. Empty for a run of our own."""
     if not run.program:
         return []
-    named = {name for word in _split(run.program) for name in _names(word)}
+    named = _names(_split(run.program))
     known = {*STARTING, *fields_of("observation"), "program", "factors", *(named & set(FILLING))}
     return [name for name in Run.model_fields if name not in known]
 
@@ -91,6 +95,11 @@ def name_of(run: Run) -> str:
     """What to call the program in a few words: its script or module."""
     words = _split(run.program)
     return Path(_script(words) or words[words.index("-m") + 1]).name
+
+
+def _names(words: Sequence[str]) -> set[str]:
+    """The names in braces."""
+    return {name for word in words for _, name in _parts(word) if name is not None}
 
 
 def _split(template: str) -> list[str]:
@@ -118,20 +127,13 @@ def _script(words: Sequence[str]) -> str | None:
     raise UserError("program: no script: begin with it, or with -m MODULE, e.g. train.py --lr {lr}")
 
 
-def _names(word: str) -> Iterator[str]:
-    """The names in braces of a word."""
-    for match in _BRACES.finditer(word):
-        if match[0] in ("{{", "}}"):
-            continue
-        if match[1] is None or not _NAME.fullmatch(match[1]):
-            raise UserError(f"program: {match[0]} is no name in braces; for a brace write {{{{ or }}}}")
-        yield match[1]
-
-
-def _filled(word: str, run: Run) -> Iterator[str]:
-    end = 0
-    for match in _BRACES.finditer(word):
-        yield word[end : match.start()]
-        yield match[0][0] if match[1] is None else as_text(run.value(match[1]))
-        end = match.end()
-    yield word[end:]
+def _parts(word: str) -> list[tuple[str, str | None]]:
+    """A word as texts, each with the name in braces that follows it."""
+    try:
+        parts = list(Formatter().parse(word))
+    except ValueError as error:
+        raise UserError(f"program: {error} in {word!r}; for a brace write {{{{ or }}}}") from None
+    for _, name, form, conversion in parts:
+        if name is not None and (form or conversion or not _NAME.fullmatch(name)):
+            raise UserError(f"program: {{{name}}} is no name in braces; for a brace write {{{{ or }}}}")
+    return [(text, name) for text, name, *_ in parts]

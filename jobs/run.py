@@ -67,27 +67,6 @@ STEPS_BEFORE_GRAPH = 11
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """When the torch profiler records, as ``torch.profiler.schedule`` has it: ``1,2,5,2``, in steps."""
-
-    wait: int
-    warm_up: int
-    active: int
-    repeat: int
-
-    @classmethod
-    def parse(cls, text: str) -> "Schedule":
-        return cls(*map(int, text.split(",")))
-
-    @property
-    def recordings(self) -> list[range]:
-        """The steps that are recorded, a range each time."""
-        cycle = self.wait + self.warm_up + self.active
-        ends = range(cycle, cycle * self.repeat + 1, cycle) if cycle else ()
-        return [range(end - self.active, end) for end in ends]
-
-
-@dataclass(frozen=True)
 class Role:
     """What a field of a run is to the analysis, and how a value of it is called.
 
@@ -341,9 +320,13 @@ class Run(BaseModel):
     @property
     def recordings(self) -> list[range]:
         """The batches that a profiler records, a range each time it is switched on."""
-        if self.profile_schedule:
-            return Schedule.parse(self.profile_schedule).recordings
-        return [range(self.first_attributed, self.batches)]
+        if not self.profile_schedule:
+            return [range(self.first_attributed, self.batches)]
+        # As torch.profiler.schedule has it.
+        wait, warm_up, active, repeat = map(int, self.profile_schedule.split(","))
+        cycle = wait + warm_up + active
+        ends = range(cycle, cycle * repeat + 1, cycle) if cycle else ()
+        return [range(end - active, end) for end in ends]
 
     @property
     def steps_before_graph(self) -> int:
@@ -353,7 +336,7 @@ class Run(BaseModel):
     @property
     def profiler_warm_up(self) -> int:
         """Batches before each recording in which the profiler is on already and keeps nothing."""
-        return Schedule.parse(self.profile_schedule).warm_up if self.profile_schedule else 0
+        return int(self.profile_schedule.split(",")[1]) if self.profile_schedule else 0
 
 
 def make_run(values: Mapping[str, Any], where: str = "") -> Run:

@@ -6,9 +6,9 @@
     python -m jobs.sweep configs/virtual.yaml --launcher slurm     in an allocation; slurm/sweep.sh does it
 
 Exit code 0: all runs are done; 1: some failed or cannot start here (they are listed), or the job's time limit
-is too short for one run; 2: wrong use, explained
-in one line; 75: the job reached its time limit or lost nodes, and resumes when it is started again (as
-slurm/sweep.sh does); 130: interrupted, the last line is the command that resumes.
+is too short for one run; 2: wrong use, explained in one line; 75: the job reached its time limit or lost
+nodes, and resumes when it is started again (as slurm/sweep.sh does); 130: interrupted, the last line is the
+command that resumes.
 """
 
 import argparse
