@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -119,10 +119,15 @@ def of_several_ranks(study: Study) -> list[Source]:
     return [source for source in study.of_kind("run", "trace") if source.ranks > 1]
 
 
-def judged(
-    study: Study, runs: Sequence[Source], by_step: bool = False
-) -> tuple[pd.DataFrame, dict[str, Lateness]]:
-    """The rows of these runs, with :data:`METRICS` or :data:`STEP_METRICS`, and the lateness of each run."""
+class Judged(NamedTuple):
+    """Rows with :data:`METRICS` or :data:`STEP_METRICS`, and the lateness of each run."""
+
+    rows: pd.DataFrame
+    lateness: dict[str, Lateness]
+
+
+def judged(study: Study, runs: Sequence[Source], by_step: bool = False) -> Judged:
+    """The rows of these runs."""
 
     def of_run(source: Source) -> tuple[Lateness, pd.DataFrame] | None:
         lateness = _lateness(study, source)
@@ -132,7 +137,7 @@ def judged(
 
     known = {source.id: of for source, of in study.each(runs, of_run)}
     rows = pd.concat([frame for _, frame in known.values()] or [pd.DataFrame({"run": []}, dtype=object)])
-    return study.with_fields(rows), {run: lateness for run, (lateness, _) in known.items()}
+    return Judged(study.with_fields(rows), {run: lateness for run, (lateness, _) in known.items()})
 
 
 def _lateness(study: Study, source: Source) -> Lateness | None:

@@ -121,7 +121,7 @@ def of_runs(context: Context) -> list[Finding]:
     named = bool(context.series)
     own = [{**row, "called": called(row, context.series) if named else None} for row in context.own]
     widest = context.once(stragglers.widest)
-    late = records(widest.ranks) if widest else []
+    late = records(widest.rows) if widest else []
     predicted = context.rows_if_any(prediction.predicted)
     return of_rows(own, late, predicted, list(findings(points_of(context.study, None))))
 

@@ -5,7 +5,7 @@ map, stragglers have one of their own, and the table shows the late ranks and th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,49 +28,32 @@ _SIGN = "Above 0: the other ranks waited for this one; below 0: it waited."
 _SHARED_ROWS = "{} ranks share a row, the latest of them in each step; the {} latest stragglers at the top."
 
 
-@dataclass(frozen=True)
-class Widest:
-    """The runs on the most ranks.
-
-    Attributes:
-        ranks: the rows of :func:`stragglers.judged`.
-        lateness: of each run.
-    """
-
-    ranks: pd.DataFrame
-    lateness: dict[str, Lateness]
-
-
-def widest(context: Context) -> Widest | None:
+def widest(context: Context) -> stragglers.Judged | None:
     """The runs on the most ranks whose lateness is known; None where no run has several ranks."""
     runs = stragglers.of_several_ranks(context.study) if context.own or context.traces else []
     if not runs:
         return None
     most = max(source.world_size or 1 for source in runs)
-    return Widest(*stragglers.judged(context.study, [one for one in runs if one.world_size == most]))
+    return stragglers.judged(context.study, [source for source in runs if source.world_size == most])
 
 
 def _section(context: Context) -> Content:
     found = context.once(widest)
     if found is None or not found.lateness:
         raise context.study.nothing(stragglers.why_unknown(context.study))
-    run = _drawn(found)
+    late = stragglers.foremost(found.rows)
+    if late is not None:
+        run = found.rows["run"][late]
+    else:  # collectives show all lateness
+        run = min(found.lateness, key=lambda run: found.lateness[run].measured_from != BY_COLLECTIVES)
     (source,) = (source for source in context.study.sources if source.id == run)
-    ranks = found.ranks[found.ranks["run"] == run]
+    ranks = found.rows[found.rows["run"] == run]
     figure = _figure(source, found.lateness[run], ranks, facts(source.fields, context.factors))
     shared = _SHARED_ROWS.format(_ranks_of_a_row(source.ranks), MOST_NAMED)
     chart = Chart("lateness", figure, caption=shared if source.ranks > MOST_ROWS else "")
     (part,) = stragglers.of_ranks(ranks).tables
     view = as_view(replace(part, title="", caption=""), "straggler-table", context.factors)
     return Content(f"{called(source.fields, context.factors)}. {_SIGN}", [chart], [view])
-
-
-def _drawn(found: Widest) -> str:
-    """The run to draw: that of the foremost straggler, else one with collectives, which show all lateness."""
-    late = stragglers.foremost(found.ranks)
-    if late is not None:
-        return str(found.ranks["run"][late])
-    return min(found.lateness, key=lambda run: found.lateness[run].measured_from != BY_COLLECTIVES)
 
 
 STRAGGLERS = SectionKind(
@@ -84,7 +67,7 @@ STRAGGLERS = SectionKind(
 def verdicts(context: Context) -> list[Finding]:
     """The stragglers of the widest runs, a finding for each."""
     found = context.once(widest)
-    known = stragglers.verdict(found.ranks) if found and found.lateness else []
+    known = stragglers.verdict(found.rows) if found and found.lateness else []
     return [one for one in known if one.code == "straggler"]
 
 

@@ -94,33 +94,40 @@ def end_of(rows: Sequence[Row]) -> int:
 def recorded(number: int, rows: Sequence[Row], shift: int) -> Recorded:
     """What a profiler would say of it, on a clock that is ahead."""
     ran = [row for row in rows if row[0] != "wait"]
-    waits = [row for row in rows if row[0] == "wait"]
-    columns = np.array([row[1:] for row in ran], np.int64).reshape(-1, 4) + shift
-    none = np.zeros(len(ran), np.int64)
-    word = Words(none - 1, [])
+    waits = np.array([row[1:3] for row in rows if row[0] == "wait"], np.int64).reshape(-1, 2) + shift
+    called, returned, start, end = (np.array([row[1:] for row in ran], np.int64).reshape(-1, 4) + shift).T
+    kind = [CLASSES.index("communication" if row[0] == "collectives" else row[0]) for row in ran]
+    return recording(
+        number, np.array(kind), start, end, (shift, end_of(rows) + shift), waits,
+        device=0, stream=7, launch_ns=called, launch_end_ns=returned, launch_thread=1,
+    )  # fmt: skip
+
+
+def recording(
+    number: int,
+    kind: np.ndarray,
+    start: np.ndarray,
+    end: np.ndarray,
+    step: tuple[int, int],
+    waits: np.ndarray,
+    **columns: np.ndarray | int,
+) -> Recorded:
+    """What a profiler recorded of a rank's step; ``waits``: when calls began and returned that waited."""
+    columns = {name: np.broadcast_to(values, len(kind)).copy() for name, values in columns.items()}
+    kernels = {"batch_index": np.zeros(len(kind), np.int64), "start_ns": start, "duration_ns": end - start}
+    times = dict(zip(("start_ns", "load_ns", "end_ns"), (step[0], 0, step[1]), strict=True))
     return Recorded(
         number,
-        {
-            "batch_index": np.array([0]), "start_ns": np.array([shift]), "load_ns": np.array([0]),
-            "end_ns": np.array([end_of(rows) + shift]),
-        },
-        {
-            "batch_index": none, "start_ns": columns[:, 2], "duration_ns": columns[:, 3] - columns[:, 2],
-            "device": none, "stream": none + 7, "launch_ns": columns[:, 0], "launch_end_ns": columns[:, 1],
-            "launch_thread": none + 1,
-        },
-        np.array([CLASSES.index("communication" if row[0] == "collectives" else row[0]) for row in ran]),
-        dict.fromkeys(("short_name", "operator", "layer", "direction"), word),
-        {
-            "start_ns": np.array([row[1] + shift for row in waits], np.int64),
-            "end_ns": np.array([row[2] + shift for row in waits], np.int64),
-            "thread": np.ones(len(waits), np.int64),
-        },
+        {name: np.array([value]) for name, value in {"batch_index": 0, **times}.items()},
+        kernels | columns,
+        kind,
+        dict.fromkeys(("short_name", "operator", "layer", "direction"), Words(np.full(len(kind), -1), [])),
+        {"start_ns": waits[:, 0], "end_ns": waits[:, 1], "thread": np.ones(len(waits), np.int64)},
         Words(np.zeros(len(waits), np.int64), ["cudaStreamSynchronize"]),
-        np.array([place for place, row in enumerate(ran) if row[0] == "collectives"], np.int64),
+        np.flatnonzero(kind == COMMUNICATION),
         0,
-        calls_timed=True,
-    )  # fmt: skip
+        calls_timed=bool((columns["launch_end_ns"] >= 0).any()),
+    )
 
 
 @settings(deadline=None)

@@ -7,14 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.display.perfetto import Words
-from analysis.frames.load import load
 from analysis.measures.critical_path import WHAT_IF
 from analysis.measures.longest_path import Group
 from analysis.measures.waits import Recorded, activities_of, ended_in_time
-from profiling.convert import main as convert
 from profiling.schemas import CLASSES
-from tests.analysis.frames import critical_path_rows
+from tests.analysis.test_critical_path import parts_of, recording
 from tests.profiling.traces import Trace
 
 # --- programs -----------------------------------------------------------------------------------------
@@ -108,27 +105,9 @@ def run(of: list[Stretch], free: bool = False) -> Program:
 def recorded(program: Program) -> Recorded:
     """What a profiler would say of it."""
     kind, start, end, thread = np.array(sorted(program.ran, key=lambda one: one[1]), np.int64).T
-    unknown = np.full(len(kind), -1)
-    word, none = Words(unknown, []), np.array([], np.int64)
-    return Recorded(
-        0,
-        {
-            "batch_index": np.array([0]), "start_ns": np.array([0]), "load_ns": np.array([0]),
-            "end_ns": np.array([program.at]),
-        },
-        {
-            "batch_index": np.zeros(len(kind), np.int64), "start_ns": start, "duration_ns": end - start,
-            "device": unknown, "stream": thread, "launch_ns": unknown, "launch_end_ns": unknown,
-            "launch_thread": unknown,
-        },
-        kind,
-        dict.fromkeys(("short_name", "operator", "layer", "direction"), word),
-        {"start_ns": none, "end_ns": none, "thread": none},
-        Words(none, []),
-        np.flatnonzero(kind == COMMUNICATION),
-        0,
-        calls_timed=False,
-    )  # fmt: skip
+    unknown = dict.fromkeys(("device", "launch_ns", "launch_end_ns", "launch_thread"), -1)
+    waits = np.zeros((0, 2), np.int64)
+    return recording(0, kind, start, end, (0, program.at), waits, stream=thread, **unknown)
 
 
 @settings(deadline=None)
@@ -170,8 +149,14 @@ def test_what_was_waited_for_ended_with_the_gap(case):
 # --- recordings ---------------------------------------------------------------------------------------
 
 
-def found(tmp_path, ended: float) -> dict:
-    """The parts of a step: nothing but a collective runs from 3 to 9.01 ms, the operator behind until 9.9."""
+@pytest.mark.parametrize(
+    ("ended", "collectives_ms", "host_ms"),
+    [(9.0, 6.0, None), (9.01, 6.01, None), (9.6, 6.01, None), (9.7, None, 29 * 0.005 + 6.015 + 0.1)],
+)
+def test_the_path_is_the_operators_and_the_collective_they_waited_for(
+    ended, collectives_ms, host_ms, tmp_path
+):
+    """Only a collective runs from 3 to 9.01 ms; what began long before it ended did not wait for it."""
     trace = Trace(distributedInfo={"rank": 0, "world_size": 2})
     for step in range(3):
         at = 10_000.0 * step
@@ -180,21 +165,11 @@ def found(tmp_path, ended: float) -> dict:
             trace.host("aten::mm", at + 100 * place, at + 100 * place + 95)
         trace.range("gloo:all_reduce", at + 3000, at + 1000 * ended, thread=2)
         trace.host("aten::_foreach_add_", at + 9010, at + 9900)
-    (tmp_path / "mine").mkdir()
-    trace.write(tmp_path / "mine" / "rank0.json")
-    assert convert([str(tmp_path / "mine"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
-    return {row["part"]: row for row in critical_path_rows(load(tmp_path / "out" / "mine"))}
-
-
-@pytest.mark.parametrize(("ended", "path_ms"), [(9.0, 6.0), (9.01, 6.01), (9.3, 6.01), (9.6, 6.01)])
-def test_the_path_is_the_operators_and_the_collective_they_waited_for(ended, path_ms, tmp_path):
-    of = found(tmp_path, ended)
-    assert of["collectives"]["path_ms"] == pytest.approx(path_ms)
+    of = parts_of(tmp_path, trace)
     assert of["gemm"]["path_ms"] == pytest.approx(30 * 0.095)
-    assert of["collectives"]["saved_ms"] == pytest.approx(path_ms, abs=0.05)  # but for a usual gap
-
-
-def test_what_began_long_before_a_collective_ended_did_not_wait_for_it(tmp_path):
-    of = found(tmp_path, ended=9.7)
-    assert "collectives" not in of
-    assert of["host"]["path_ms"] == pytest.approx(29 * 0.005 + 6.015 + 0.1)
+    assert ("collectives" in of) == (collectives_ms is not None)
+    if collectives_ms is not None:
+        assert of["collectives"]["path_ms"] == pytest.approx(collectives_ms)
+        assert of["collectives"]["saved_ms"] == pytest.approx(collectives_ms, abs=0.05)  # but a usual gap
+    else:
+        assert of["host"]["path_ms"] == pytest.approx(host_ms)
