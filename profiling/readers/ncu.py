@@ -87,6 +87,10 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
     findings += [Finding(code, data={"n": n, "what": what}) for code, n, what in damaged if n]
 
 
+# Durations in ns are whole numbers: three digits behind a point are thousands, so that the comma is decimal.
+_THOUSANDS_OF_NS = re.compile(r'"gpu__time_duration\.sum","ns\w*","\d{1,3}(\.\d{3})+"')
+
+
 class _Reader:
     """The launches of a CSV, one by one, and sums over them: a summary's activities, what was not counted."""
 
@@ -97,7 +101,9 @@ class _Reader:
         # ncu prints numbers as the user's language has them: 12,5.
         lines = read_head(path).decode("utf-8", "replace").splitlines()
         self._comma = any(
-            printed.has_decimal_commas(printed.cells_of(line)) for line in lines if line.startswith('"')
+            printed.has_decimal_commas(printed.cells_of(line)) or _THOUSANDS_OF_NS.search(line)
+            for line in lines
+            if line.startswith('"')
         )
         self._spreads: dict[tuple[str, str], printed.Spread] = {}
         self._summary_metrics: list[printed.Metric] = []

@@ -272,6 +272,7 @@ class _Rank:
     batches: int = 0
     batches_from: str = ""
     confidence: float = 1.0
+    on_device: bool = False
 
     def add(self, table: str, piece: pa.Table) -> None:
         if not len(piece):
@@ -282,6 +283,7 @@ class _Rank:
             ended = pc.max(pc.add(piece["start_ns"], piece["duration_ns"])).as_py()
             self.started_ns = min(self.started_ns, begun if begun is not None else _LATEST)
             self.ended_ns = max(self.ended_ns, ended or 0)
+            self.on_device |= bool(pc.any(pc.greater_equal(piece["device"], 0)).as_py())
         elif table == "batches":
             metadata = piece.schema.metadata or {}
             self.batches = len(piece)
@@ -309,9 +311,12 @@ def _ranks(
                     writer = Writer(rank_directory(unit.scratch, number))
                     ranks[number] = _Rank(writers.enter_context(writer))
                 ranks[number].add(table, rows)
+    # A trace may hold kernels of a device, and no properties of it (XPU).
+    nameless = facts.model_copy(update={"device": ""})
     return tuple(
         Recorded(
-            source=path.relative_to(root), root=root, tool=name, facts=facts, rank=number,
+            source=path.relative_to(root), root=root, tool=name, rank=number,
+            facts=nameless if one.on_device and facts.device == "cpu" else facts,
             rank_known=known is not None, alone=len(ranks) == 1, directory=one.writer.directory,
             started_ns=one.started_ns if one.ended_ns else 0, ended_ns=one.ended_ns,
             written_ns=path.stat().st_mtime_ns, batches=one.batches,

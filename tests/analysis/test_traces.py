@@ -325,3 +325,9 @@ def test_work_beside_the_model_that_outlasts_a_step_ends_none(tmp_path, name, la
     assert convert([str(tmp_path / "rank0.json"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
     (row,) = batches.batches(load(tmp_path / "out")).rows.to_dict("records")
     assert row["steps"] == 8 and row["max_ms"] == pytest.approx(planted.batch / 1e3, rel=0.05)
+
+
+def test_a_device_without_properties_is_no_cpu(tmp_path):
+    trace_of(Planted(ranks=1), 0, deviceProperties=[]).write(tmp_path / "rank0.json")
+    assert convert([str(tmp_path / "rank0.json"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    assert load(tmp_path / "out").sources[0].devices == []

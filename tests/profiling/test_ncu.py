@@ -150,3 +150,14 @@ def test_metrics_of_one_name_in_several_sections_or_units_are_all_kept(tmp_path)
         "L2 Traffic (%) : k": 5, "L2 Traffic [byte] (B) : k": 64,
     }  # fmt: skip
     assert set(events["count"]) == {2}
+
+
+def test_durations_alone_of_a_language_with_decimal_commas(tmp_path):
+    path = tmp_path / "de.csv"
+    head = '"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
+    rows = [
+        f'"{n}","7","k","gpu__time_duration.sum","ns","{value}"'
+        for n, value in enumerate(("204.800", "18.432"))
+    ]
+    path.write_text("\n".join([head, *rows]) + "\n")
+    assert list(tables(path)[0]["kernels"]["duration_ns"]) == [204_800, 18_432]
