@@ -60,14 +60,6 @@ def test_a_planted_interaction_is_found():
     assert found["loader x workers"]["p_value"] > 0.05
 
 
-def test_intervals_hold_the_estimate_and_narrow_with_repetitions():
-    few, many = (by_factor(design(3, noise=3, repetitions=count))["loader"] for count in (4, 40))
-    for row in (few, many):
-        assert row["omega_squared_low"] <= row["omega_squared"] <= row["omega_squared_high"]
-    width = [row["omega_squared_high"] - row["omega_squared_low"] for row in (few, many)]
-    assert width[1] < width[0]
-
-
 def test_a_share_is_within_its_interval_also_where_nothing_is_explained():
     shares = pd.concat(effects(design(0, noise=3, seed=seed)) for seed in range(5))
     assert (shares["omega_squared_low"] <= shares["omega_squared"]).all()
