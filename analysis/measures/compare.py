@@ -411,8 +411,8 @@ def _tested(strata: Sequence[Stratum], tests: int) -> dict[str, Any]:
 def _verdicts(rows: pd.DataFrame) -> np.ndarray:
     """The verdicts on rows of a kind, whose p are corrected for each other here."""
     rows["p_value"] = holm(rows["p_value"].tolist())
-    few, alike = rows["least_p"] > SIGNIFICANCE, rows["p_value"] > SIGNIFICANCE
-    return np.select([few, alike, rows["effect_pct"] > 0], [TOO_FEW, NO_DIFFERENCE, SLOWER], FASTER)
+    few, chance = rows["least_p"] > SIGNIFICANCE, rows["p_value"] > SIGNIFICANCE
+    return np.select([few, chance, rows["effect_pct"] > 0], [TOO_FEW, NO_DIFFERENCE, SLOWER], FASTER)
 
 
 def _of_kernel(row: Mapping[str, Any]) -> str:
@@ -482,9 +482,9 @@ def _jobs(a: Study, b: Study) -> list[tuple[Source, Source]]:
         return [(of_a[0], of_b[0])]
     for name in ("run", "world_size"):
         keys_a, keys_b = ({one.value(name): one for one in side if one.value(name)} for side in (of_a, of_b))
-        alike = [(keys_a[key], keys_b[key]) for key in keys_a if key in keys_b]
-        if alike and len(keys_a) == len(of_a) and len(keys_b) == len(of_b):
-            return alike
+        pairs = [(keys_a[key], keys_b[key]) for key in keys_a if key in keys_b]
+        if pairs and len(keys_a) == len(of_a) and len(keys_b) == len(of_b):
+            return pairs
     raise UserError(
         f"no job of {a.path} matches one of {b.path}, by name or by world size; give two folders of one job "
         "each"
@@ -532,11 +532,11 @@ def _collectives(study: Study) -> Rows:
 
 def _beside(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     """The figures that one of two jobs has, in their order."""
-    every = pd.concat([a, b])[_FIGURE].drop_duplicates()
+    figures = pd.concat([a, b])[_FIGURE].drop_duplicates()
     for side, of in (("a", a), ("b", b)):
         names = {name: f"{side}_{name}" for name in ("ms", "ms_low", "ms_high")}
-        every = every.merge(of.rename(columns=names), how="left", on=_FIGURE)
-    return every
+        figures = figures.merge(of.rename(columns=names), how="left", on=_FIGURE)
+    return figures
 
 
 def unlike(a: Study, b: Study) -> list[Finding]:

@@ -225,12 +225,15 @@ def _effect(
     row: dict[str, Any] = {"best_level": " ".join(best)}
     if len(term) > 1:
         return row
-    share, apart = 100 / cells["mean"].mean(), means.means[best] - means.means[worst]
-    row["effect_pct"] = share * apart
+    share, gap = 100 / cells["mean"].mean(), means.means[best] - means.means[worst]
+    row["effect_pct"] = share * gap
     if (cells["runs"] > 1).any() and means.freedom and (best, worst) in means.spread:
         error = math.sqrt(means.mean_square) * means.spread[best, worst]
         half = range_quantile(len(means.means), means.freedom, _WITHIN) * error / math.sqrt(2)
-        row["effect_pct_low"], row["effect_pct_high"] = share * (apart - half), share * (apart + half)
+        row["effect_pct_low"], row["effect_pct_high"] = (
+            share * (gap - half),
+            share * (gap + half),
+        )
     return row
 
 
@@ -238,11 +241,11 @@ def note_design(study: Study, observations: pd.DataFrame, rows: pd.DataFrame) ->
     """Findings on designs that cannot separate all effects, or their noise."""
     levels = levels_of(observations)
     cells = _cells(levels, observations["response"].to_numpy(float))
-    whole = math.prod(levels.nunique())
-    if len(cells) < whole:
+    full = math.prod(levels.nunique())
+    if len(cells) < full:
         # Their levels changed only together with those of others.
         unknown = rows["effect_pct"].isna() & ~rows["factor"].str.contains(" x ", regex=False)
         factors = list(rows["factor"][unknown]) or ["none"]
-        study.note("unbalanced_design", n=len(cells), of=whole, factors=factors)
+        study.note("unbalanced_design", n=len(cells), of=full, factors=factors)
     if few := int((cells["runs"] < _FEW_RUNS).sum()):
         study.note("few_runs", n=few, of=len(cells), least=_FEW_RUNS)

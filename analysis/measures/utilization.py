@@ -141,15 +141,15 @@ def achieved_occupancy_pct(kernels: Kernels, windows: Intervals) -> float | None
     """Mean of the kernels' estimated occupancies, weighted by their time in ``windows``; None: unknown."""
     known = kernels.occupancy_pct >= 0
     times = covered((kernels.start_ns[known], kernels.end_ns[known]), windows)
-    whole = int(times.sum())
-    return float((kernels.occupancy_pct[known] * times).sum()) / whole if whole else None
+    total = int(times.sum())
+    return float((kernels.occupancy_pct[known] * times).sum()) / total if total else None
 
 
 def communication_pct(kernels: Kernels, windows: Intervals) -> float | None:
     """Collectives in the summed time of kernels in ``windows``; None without any kernel."""
     times = covered(kernels.times, windows)
-    whole = int(times.sum())
-    return 100 * int(times[kernels.collective].sum()) / whole if whole else None
+    total = int(times.sum())
+    return 100 * int(times[kernels.collective].sum()) / total if total else None
 
 
 def of_device(kernels: Kernels, windows: Intervals, on_cpu: bool) -> dict[str, Any]:
@@ -177,17 +177,17 @@ def by_device(table: pa.Table) -> dict[int, Kernels]:
     columns = {name: table[name].to_numpy() for name in _READ}
     # What is null is NaN here, and not 0 or more.
     timed = ~np.isnan(columns["start_ns"].astype(float)) & (columns["duration_ns"].astype(float) >= 0)
-    wanted = timed & ~np.isin(columns["class"], _NO_KERNELS)
-    columns = {name: values[wanted] for name, values in columns.items()}
+    counted = timed & ~np.isin(columns["class"], _NO_KERNELS)
+    columns = {name: values[counted] for name, values in columns.items()}
     start = columns["start_ns"].astype(np.int64)
     end = start + columns["duration_ns"].astype(np.int64)
     collective = columns["class"] == "communication"
     kernels_of = {}
     devices = columns["device"].astype(float)  # null is NaN
     for device in np.unique(devices[~np.isnan(devices)]):
-        mine = columns["device"] == device
-        blocks, occupancy = (columns[name][mine].astype(float) for name in ("blocks_per_sm", "occupancy_pct"))
-        kernels_of[int(device)] = Kernels(start[mine], end[mine], collective[mine], blocks, occupancy)
+        here = columns["device"] == device
+        blocks, occupancy = (columns[name][here].astype(float) for name in ("blocks_per_sm", "occupancy_pct"))
+        kernels_of[int(device)] = Kernels(start[here], end[here], collective[here], blocks, occupancy)
     return kernels_of
 
 
@@ -273,9 +273,9 @@ def _of_file(study: Study) -> pd.DataFrame:
     table = converted.tables.get("kernels")
     rows = []
     for device, kernels in (by_device(table) if table is not None else {}).items():
-        whole = (kernels.start_ns.min(keepdims=True), kernels.end_ns.max(keepdims=True))
-        if length(whole):
-            rows.append({"run": study.path.name, "gpu": device, **of_device(kernels, whole, device < 0)})
+        window = (kernels.start_ns.min(keepdims=True), kernels.end_ns.max(keepdims=True))
+        if length(window):
+            rows.append({"run": study.path.name, "gpu": device, **of_device(kernels, window, device < 0)})
     if not rows:
         why = "".join(f"; {finding}" for finding in converted.findings[:1])
         raise UserError(f"{study.path} holds no timed kernel{why}")

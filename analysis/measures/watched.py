@@ -46,10 +46,10 @@ def _aligned(study: Study, other: Study, across: Sequence[str]) -> Study:
             loaded.append(run)
             continue
         first, known = nearest[0], _known(run, across)
-        differ = _apart(known, first.known).union(*(_apart(first.fields, one.fields) for one in nearest))
+        differ = _differ(known, first.known).union(*(_differ(first.fields, one.fields) for one in nearest))
         fields = {name: of for name, of in first.fields.items() if name not in differ}
         loaded.append(replace(run, fields={**run.fields, **fields}))
-        if len(nearest) == 1 and not _apart(known, first.known):
+        if len(nearest) == 1 and not _differ(known, first.known):
             assumed |= known.keys() ^ first.known.keys()
             if not _same_command(str(run.fields["program"]), first.command):
                 assumed |= set(own_names(first.fields))  # else its command has them
@@ -88,15 +88,15 @@ def _nearest(run: Source, swept: Sequence[_Swept], across: Sequence[str]) -> lis
     Where none has its command, and commands may differ: of any.
     """
     program, known = str(run.fields["program"]), _known(run, across)
-    alike = [one for one in swept if _same_command(program, one.command)]
-    if not alike and "program" in across:
-        alike = list(swept)
-    apart = [(len(_apart(known, one.known)), one) for one in alike]
-    fewest = min((count for count, _ in apart), default=0)
-    return [one for count, one in apart if count == fewest]
+    candidates = [one for one in swept if _same_command(program, one.command)]
+    if not candidates and "program" in across:
+        candidates = list(swept)
+    distances = [(len(_differ(known, one.known)), one) for one in candidates]
+    fewest = min((count for count, _ in distances), default=0)
+    return [one for count, one in distances if count == fewest]
 
 
-def _apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
+def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
     """The fields in which two differ, of those that both know."""
     return {name for name in one.keys() & other.keys() if one[name] != other[name]}
 

@@ -172,11 +172,11 @@ def configurations(
 
 def _merged(members: Sequence[Point]) -> list[Point]:
     """Points that differ in ``batches`` only (a profiled run may be shorter) as one."""
-    alike: dict[tuple, list[Point]] = {}
+    by_layout: dict[tuple, list[Point]] = {}
     for point in members:
-        alike.setdefault((point.fields["nodes"], point.fields["gpus_per_node"]), []).append(point)
+        by_layout.setdefault((point.fields["nodes"], point.fields["gpus_per_node"]), []).append(point)
     points = []
-    for same in alike.values():
+    for same in by_layout.values():
         timed = [one for one in same if one.timed_by == UNPROFILED] or same
         first = max(timed, key=lambda one: (len(one.timed), one.fields["batches"]))
         if len(same) > 1:
@@ -210,7 +210,7 @@ def error_of(point: Point, points: Sequence[Point]) -> float:
     return max(scatter_of(points), own) / float(np.sqrt(len(point.timed)))
 
 
-def wanted_ranks(text: str, largest: Iterable[int]) -> list[int]:
+def target_ranks(text: str, largest: Iterable[int]) -> list[int]:
     """The numbers of ranks to predict, in rising order.
 
     Args:
@@ -227,15 +227,15 @@ def wanted_ranks(text: str, largest: Iterable[int]) -> list[int]:
     values = [value.strip() for value in text.split(",")]
     if not all(re.fullmatch("[0-9]{1,9}", value) and int(value) > 0 for value in values):
         raise UserError(f"--ranks: invalid list {text!r}; expected e.g. 8,16,32")
-    wanted = sorted(set(map(int, values)))
-    if wanted[-1] <= measured[0]:
+    targets = sorted(set(map(int, values)))
+    if targets[-1] <= measured[0]:
         raise UserError(f"--ranks: {text}: measured already; give more than {measured[-1]}")
-    if wanted[0] > FARTHEST * measured[-1]:
+    if targets[0] > FARTHEST * measured[-1]:
         raise UserError(
             f"--ranks: {text}: more than {FARTHEST} times the measured {measured[-1]}; give at most "
             f"{FARTHEST * measured[-1]}"
         )
-    return wanted
+    return targets
 
 
 def read_table(path: Path) -> list[Configuration]:
@@ -310,10 +310,10 @@ def not_predicted(name: str, ranks: Sequence[int], lacks: str) -> Finding:
     return Finding("not_predicted", configuration=name or None, data={"ranks": ranks, "lacks": lacks})
 
 
-def within_reach(name: str, measured: int, wanted: Sequence[int]) -> tuple[list[int], list[Finding]]:
+def within_reach(name: str, measured: int, targets: Sequence[int]) -> tuple[list[int], list[Finding]]:
     """The numbers of ranks to predict of those measured at most on ``measured``, and a finding on others."""
-    near = [count for count in wanted if measured < count <= FARTHEST * measured]
-    far = [count for count in wanted if count > FARTHEST * measured]
+    near = [count for count in targets if measured < count <= FARTHEST * measured]
+    far = [count for count in targets if count > FARTHEST * measured]
     return near, [not_predicted(name, far, TOO_FAR)] if far else []
 
 
@@ -322,9 +322,9 @@ def is_too_wide(row: Mapping[str, Any]) -> bool:
     return bool(row["step_ms_high"] > _WIDEST * row["step_ms_low"])
 
 
-def doublings(measured: int, wanted: int) -> float:
+def doublings(measured: int, target: int) -> float:
     """How far a prediction reaches."""
-    return abs(float(np.log2(wanted / measured)))
+    return abs(float(np.log2(target / measured)))
 
 
 def outside(measured_s: float, row: Mapping[str, Any], noise: float) -> float:

@@ -73,11 +73,11 @@ class Prediction:
 def predict(
     ranks: Sequence[int],
     times: Sequence[float],
-    wanted: int,
+    target: int,
     errors: Sequence[float] | None = None,
     strong: bool = False,
 ) -> Prediction:
-    """The time of a batch on ``wanted`` ranks.
+    """The time of a batch on ``target`` ranks.
 
     Args:
         ranks, times: measured points, two of different ranks at least, in rising order of ranks; the batch of
@@ -93,7 +93,7 @@ def predict(
     measured, values = np.asarray(ranks, float), np.asarray(times, float)
     point_errors = _own_errors(measured, values, strong) if errors is None else np.asarray(errors, float)
     point_errors = np.maximum(point_errors, _LEAST_ERROR)
-    fits = fits_of(measured, values, point_errors, float(wanted), strong)
+    fits = fits_of(measured, values, point_errors, float(target), strong)
     least = float(fits.chi_square.min())
     # Points that no shape meets are known less well than was said.
     scale = max(1.0, least / max(1, len(values) - 2))
@@ -102,7 +102,7 @@ def predict(
     # The centre is of the simplest that is as good: nothing hidden.
     simple = good[good.allowed & ~good.hidden] if (good.allowed & ~good.hidden).any() else good
     centre = float(np.average(simple.time, weights=np.exp((least - simple.chi_square) / scale / 2)))
-    stays, grows = _least_and_most(measured, values, point_errors * np.sqrt(scale), float(wanted), strong)
+    stays, grows = _least_and_most(measured, values, point_errors * np.sqrt(scale), float(target), strong)
     low = min(max(float((good.time - reach).min()), stays) if not strong else stays, centre)
     low = max(low, 0.0)  # the errors of few points reach below what a time can be
     high = max(float((good.most + reach).max()), grows, centre)
@@ -111,13 +111,13 @@ def predict(
 
 
 def _least_and_most(
-    ranks: np.ndarray, times: np.ndarray, errors: np.ndarray, wanted: float, strong: bool
+    ranks: np.ndarray, times: np.ndarray, errors: np.ndarray, target: float, strong: bool
 ) -> tuple[float, float]:
     """The time if what the largest point costs more than ideal stays, and if it grows with every rank."""
-    share, ahead = (ranks[0] / ranks[-1], ranks[0] / wanted) if strong else (1.0, 1.0)
+    share, ahead = (ranks[0] / ranks[-1], ranks[0] / target) if strong else (1.0, 1.0)
     cost = times[-1] - times[0] * share
     error = 1.96 * float(np.hypot(times[-1] * errors[-1], times[0] * share * errors[0]))
-    growth = (wanted - 1) / (ranks[-1] - 1)
+    growth = (target - 1) / (ranks[-1] - 1)
     ideal = times[0] * ahead
     # Of what takes longer than ideal on the largest point, one rank's own error is no part.
     own = 1.96 * float(times[-1] * errors[-1]) if not strong else error
@@ -143,19 +143,19 @@ def _own_errors(ranks: np.ndarray, times: np.ndarray, strong: bool) -> np.ndarra
 
 
 def fits_of(
-    ranks: np.ndarray, times: np.ndarray, errors: np.ndarray, wanted: float, strong: bool
+    ranks: np.ndarray, times: np.ndarray, errors: np.ndarray, target: float, strong: bool
 ) -> "pd.DataFrame":
     """All shapes and pairs of them, with all shares hidden, exposed from each point on (or from none).
 
     Returns:
         A row a way to go on: its ``shapes``, ``chi_square`` and number of ``parameters``; ``allowed``: no
         cost came out below 0 (those that did so by chance are kept for the range); ``hidden``: whether
-        something is; ``time`` and ``most`` on the wanted ranks (``most`` where not all is known of what is
+        something is; ``time`` and ``most`` on the target ranks (``most`` where not all is known of what is
         hidden); ``error`` of that time, of one chi-square more.
     """
     import pandas as pd
 
-    points = _Points(ranks, times, errors, wanted, strong)
+    points = _Points(ranks, times, errors, target, strong)
     overheads = (False, True) if strong else (False,)
     some = [names for names in _TOGETHER if names and "constant" not in names]
     tried = [
@@ -180,23 +180,23 @@ def _shares(names: Sequence[str], visible: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Points:
-    """What was measured, and the ranks that are wanted."""
+    """What was measured, and the target."""
 
     ranks: np.ndarray
     times: np.ndarray
     errors: np.ndarray
-    wanted: float
+    target: float
     strong: bool
 
     @property
     def base(self) -> np.ndarray:
-        """How computing goes down, of each point and of the wanted one."""
-        every = np.append(self.ranks, self.wanted)
+        """How computing goes down, of each point and of the target one."""
+        every = np.append(self.ranks, self.target)
         return self.ranks[0] / every if self.strong else np.ones(len(every))
 
     def costs(self, names: Sequence[str]) -> np.ndarray:
-        """The shapes that cost anything, (shapes, points and the wanted one)."""
-        every = np.append(self.ranks, self.wanted)
+        """The shapes that cost anything, (shapes, points and the target one)."""
+        every = np.append(self.ranks, self.target)
         columns = [SHAPES[name](every) for name in names]
         return np.stack([one for one in columns if one[:-1].any()] or [np.zeros_like(every)])
 
@@ -248,11 +248,11 @@ def _fitted(
 def _exposed_as_said(
     computing: np.ndarray, base: np.ndarray, hidden: np.ndarray, exposed: np.ndarray, rise: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(whether just the points that were said to be are exposed; whether the wanted ranks are) of each share.
+    """(whether just the points that were said to be are exposed; whether the target ranks are) of each share.
 
     Args:
         computing: the time of computing, (shares, 1).
-        rise: what can be hidden of the exchange, on each point and the wanted ranks; None: not known.
+        rise: what can be hidden of the exchange, on each point and the target ranks; None: not known.
     """
     if not hidden.any():
         return np.ones(len(hidden), dtype=bool), np.ones(1, dtype=bool)
@@ -267,7 +267,7 @@ def _exposed_as_said(
 def _may_come_out(
     computing: np.ndarray, base: np.ndarray, hidden: np.ndarray, costs: np.ndarray
 ) -> np.ndarray:
-    """What the wanted ranks would show of an exchange of which the last point hides all that it can."""
+    """What the target ranks would show of an exchange of which the last point hides all that it can."""
     growth = float((costs[:, -1] / costs[:, -2]).max())
     return np.maximum(hidden * computing * (base[-2] * growth - base[-1]), 0)
 
@@ -278,7 +278,7 @@ def _solved(points: _Points, columns: np.ndarray) -> tuple[np.ndarray, np.ndarra
     None where the points do not tell the terms.
     """
     weights = 1 / (points.times * points.errors)
-    design, wanted = columns * weights[:, None], points.times * weights
+    design, response = columns * weights[:, None], points.times * weights
     size = np.sqrt(np.square(design).sum(axis=1))
     if design.shape[2] > design.shape[1] or (size == 0).any():
         return None
@@ -287,6 +287,6 @@ def _solved(points: _Points, columns: np.ndarray) -> tuple[np.ndarray, np.ndarra
     if (np.linalg.cond(gram) > _SINGULAR).any():
         return None
     inverse = np.linalg.inv(gram)
-    values = np.einsum("gij,gnj,n->gi", inverse, scaled, wanted) / size
-    rest = wanted - np.einsum("gni,gi->gn", design, values)
+    values = np.einsum("gij,gnj,n->gi", inverse, scaled, response) / size
+    rest = response - np.einsum("gni,gi->gn", design, values)
     return values, inverse / (size[:, :, None] * size[:, None]), np.square(rest).sum(axis=1)

@@ -31,7 +31,7 @@ from analysis.prediction.configurations import (
     outside,
     prediction,
     read_table,
-    wanted_ranks,
+    target_ranks,
     within_reach,
 )
 from analysis.prediction.simulation import SIMULATION, UNKNOWN, Network, simulations
@@ -112,8 +112,8 @@ def predict(
     # Of strong scaling, rows so far have the batch of a rank of the largest measured point.
     if "batch" in frame and (strong := frame["scaling"] == "strong").any():
         batch = (frame["global_batch"] / frame["world_size"]).astype(float)
-        whole = [int(value) if value == int(value) else value for value in batch]
-        frame["batch"] = frame["batch"].mask(strong, pd.Series(whole, frame.index, dtype=object))
+        sizes = [int(value) if value == int(value) else value for value in batch]
+        frame["batch"] = frame["batch"].mask(strong, pd.Series(sizes, frame.index, dtype=object))
     return answer(frame)
 
 
@@ -159,9 +159,9 @@ def of_study(
         found = configurations(study, scaling, gpus_per_node)
     if not found:
         raise UserError("no prediction: no runs with a batch size")
-    wanted = wanted_ranks(ranks, [one.ranks[-1] for one in found])
+    targets = target_ranks(ranks, [one.ranks[-1] for one in found])
     steps = [[traced(study, point) for point in one.points] for one in found]
-    frame, findings = predictions(found, steps, wanted, what_ifs, network)
+    frame, findings = predictions(found, steps, targets, what_ifs, network)
     unasked = [one.name or None for one in found if _is_baseline_only(one, found)]
     findings = [one for one in findings if one.configuration not in unasked]
     if (findings or not frame["backtest"].all()) and not is_table and shared_cores(study):
@@ -174,12 +174,12 @@ def of_study(
     return frame
 
 
-def _is_baseline_only(one: Configuration, among: Sequence[Configuration]) -> bool:
+def _is_baseline_only(one: Configuration, found: Sequence[Configuration]) -> bool:
     """Whether all points of a configuration are those from which others start: nobody asks about it."""
     own = [point.fields for point in one.points]
     return bool(own) and any(
         other is not one and all(any(point.fields == fields for point in other.points) for fields in own)
-        for other in among
+        for other in found
     )
 
 
@@ -189,7 +189,7 @@ def _is_baseline_only(one: Configuration, among: Sequence[Configuration]) -> boo
 def predictions(
     found: Sequence[Configuration],
     steps: Sequence[Sequence[Traced | str]],
-    wanted: Sequence[int],
+    targets: Sequence[int],
     what_ifs: Sequence[str] = (),
     network: Network = UNKNOWN,
 ) -> tuple[pd.DataFrame, list[Finding]]:
@@ -201,9 +201,9 @@ def predictions(
     Returns:
         Columns: the fields of configurations, ``of`` (their place in ``found``), :data:`METRICS`.
     """
-    made = [curves(one, wanted) for one in found]
+    made = [curves(one, targets) for one in found]
     replayed = [number for number, one in enumerate(found) if one.points]
-    made += [simulations(found[number], steps[number], wanted, what_ifs, network) for number in replayed]
+    made += [simulations(found[number], steps[number], targets, what_ifs, network) for number in replayed]
     numbers = [*range(len(found)), *replayed]
     rows = [{"of": number, **row} for number, (of, _) in zip(numbers, made, strict=True) for row in of]
     frame = judged(_frame(found, rows))
@@ -260,10 +260,10 @@ def _frame(found: Sequence[Configuration], rows: Sequence[dict[str, Any]]) -> pd
 # --- curves -----------------------------------------------------------------------------------------------
 
 
-def curves(one: Configuration, wanted: Sequence[int]) -> tuple[list[dict[str, Any]], list[Finding]]:
+def curves(one: Configuration, targets: Sequence[int]) -> tuple[list[dict[str, Any]], list[Finding]]:
     """Back-tests of a configuration, then its predictions, and findings on what has none."""
     if len(one.ranks) < 2:
-        ahead = [ranks for ranks in wanted if ranks > one.ranks[0]]
+        ahead = [ranks for ranks in targets if ranks > one.ranks[0]]
         return [], [not_predicted(one.name, ahead, ONE_SIZE)]
     rows: list[dict[str, Any]] = []
     missed = 0.0
@@ -272,7 +272,7 @@ def curves(one: Configuration, wanted: Sequence[int]) -> tuple[list[dict[str, An
         noise = one.errors[place] if one.errors else curve.ASSUMED_SCATTER
         off = outside(one.times_s[place], rows[-1], noise)
         missed = max(missed, off / doublings(*one.ranks[place - 1 : place + 1]))
-    near, findings = within_reach(one.name, one.ranks[-1], wanted)
+    near, findings = within_reach(one.name, one.ranks[-1], targets)
     for ranks in near:
         row = _curve(one, ranks, missed, len(one.ranks))
         if one.nodes and one.nodes.unseen(ranks):

@@ -98,7 +98,7 @@ class Basis:
 def simulations(
     one: Configuration,
     steps: Sequence[Traced | str],
-    wanted: Sequence[int],
+    targets: Sequence[int],
     what_ifs: Sequence[str] = (),
     network: Network = UNKNOWN,
 ) -> tuple[Rows, list[Finding]]:
@@ -127,7 +127,7 @@ def simulations(
     basis = replace(basis, missed=missed)
     assert one.nodes is not None  # a sweep's
     findings: list[Finding] = []
-    near, too_far = within_reach(one.name, one.points[-1].world_size, wanted)
+    near, too_far = within_reach(one.name, one.points[-1].world_size, targets)
     # What a change gives is surest on the ranks that were measured: nothing is extrapolated there.
     here = layout_of(one.points[-1])
     for layout in (here, *map(one.nodes.of, near)):

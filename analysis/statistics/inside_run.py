@@ -71,14 +71,14 @@ def errors_of_means(series: np.ndarray, resamples: int, generator: np.random.Gen
     Returns:
         (series and their sum, resamples); None: the batches are too few to tell.
     """
-    whole = np.vstack([series, series.sum(axis=0)])
-    many = np.array([[independent_of_mean(one)] for one in whole])
+    every = np.vstack([series, series.sum(axis=0)])
+    many = np.array([[independent_of_mean(one)] for one in every])
     if not many.all():
         return None
     from scipy import special
 
-    sizes, axes = np.linalg.eigh(np.cov(whole))  # rounded, one that is 0 may be below
-    normal = (axes * np.sqrt(np.maximum(sizes, 0))) @ generator.standard_normal((len(whole), resamples))
+    sizes, axes = np.linalg.eigh(np.cov(every))  # rounded, one that is 0 may be below
+    normal = (axes * np.sqrt(np.maximum(sizes, 0))) @ generator.standard_normal((len(every), resamples))
     spread = special.chdtri(many - 1, generator.random(resamples)) / (many - 1)
     return np.asarray(normal / np.sqrt(many * spread))
 

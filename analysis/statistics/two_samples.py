@@ -90,8 +90,8 @@ def unlike_effects(strata: Sequence[Stratum]) -> tuple[float, float] | None:
     weights = np.array([1 / (1 / len(a) + 1 / len(b)) for a, b in strata])
     between = float(weights @ (means - np.average(means, weights=weights)) ** 2) / (len(strata) - 1)
     within = _scatter(strata) ** 2
-    apart = between > 0 if within == 0 else fdtrc(len(strata) - 1, freedom, between / within) <= _UNLIKE
-    return (100 * math.expm1(least), 100 * math.expm1(most)) if apart else None
+    differ = between > 0 if within == 0 else fdtrc(len(strata) - 1, freedom, between / within) <= _UNLIKE
+    return (100 * math.expm1(least), 100 * math.expm1(most)) if differ else None
 
 
 # --- the test -----------------------------------------------------------------------------------------

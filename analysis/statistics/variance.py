@@ -126,10 +126,10 @@ def adjusted_means(
     rows = {level: np.hstack(within)[place] for level, place in places.items()}
     spread = {}
     for a, b in itertools.permutations(rows, 2):
-        apart = rows[a] - rows[b]
-        if not np.allclose(apart @ estimable, apart, atol=1e-8):
+        contrast = rows[a] - rows[b]
+        if not np.allclose(contrast @ estimable, contrast, atol=1e-8):
             return None
-        spread[a, b] = math.sqrt(max(float(apart @ inverse @ apart), 0.0))
+        spread[a, b] = math.sqrt(max(float(contrast @ inverse @ contrast), 0.0))
     means = {level: float(row @ coefficients) for level, row in rows.items()}
     freedom = len(values) - rank
     return Adjusted(means, spread, float(left) / freedom if freedom else math.nan, freedom)
