@@ -120,7 +120,8 @@ def _directions(rows: KernelRows, events: Events, context: Context) -> tuple[np.
 
 def _batch_of(rows: KernelRows, batches: BatchTimes, alone: bool) -> np.ndarray:
     """The batch of each row, by when it was launched; where the kernels tell batches, by when it began."""
-    if batches.source in (PERIOD, WHOLE):
+    # Where no launch is linked at all, the range around a kernel is its batch.
+    if batches.source in (PERIOD, WHOLE) or (alone and not (rows.time_ns >= 0).any()):
         return batches.of(rows.start_ns)
     of_row = np.where(rows.time_ns >= 0, batches.of(rows.time_ns), -1)
     if not alone or (rows.time_ns >= 0).all():

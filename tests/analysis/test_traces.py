@@ -331,3 +331,22 @@ def test_a_device_without_properties_is_no_cpu(tmp_path):
     trace_of(Planted(ranks=1), 0, deviceProperties=[]).write(tmp_path / "rank0.json")
     assert convert([str(tmp_path / "rank0.json"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
     assert load(tmp_path / "out").sources[0].devices == []
+
+
+@pytest.mark.parametrize("launches", [True, False])
+def test_kernels_without_any_link_are_of_the_step_around_them(tmp_path, launches):
+    planted = Planted(ranks=1, batches=6)
+    trace = trace_of(planted, 0)
+    for event in trace.events:
+        event["args"] = {
+            name: of for name, of in event["args"].items() if name not in ("correlation", "External id")
+        }
+    trace.events = [event for event in trace.events if launches or event["cat"] != "cuda_runtime"]
+    trace.write(tmp_path / "rank0.json")
+    assert convert([str(tmp_path / "rank0.json"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    study = load(tmp_path / "out")
+    (row,) = batches.batches(study).rows.to_dict("records")
+    (parts,) = anatomy.anatomy(study).rows.to_dict("records")
+    assert row["steps"] == 6 and row["step_ms"] == pytest.approx(planted.batch / MS, rel=0.05)
+    computed = planted.forward + planted.backward + planted.update
+    assert parts["compute_ms"] == pytest.approx(computed / MS, rel=0.05)
