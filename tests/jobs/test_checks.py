@@ -19,7 +19,7 @@ from jobs.site import Mpi, find_site
 from profiling.errors import Mistakes, UserError
 from profiling.presence import Presence
 from tests.analysis.commands import ROOT, run
-from tests.jobs.scripted import HERE, WITH_DALI
+from tests.jobs.scripted import HERE, WITH_DALI, put_programs
 
 FAILURES = ROOT / "tests/cluster/failures"  # what real launchers printed
 INTERFACE = socket.if_nameindex()[0][1]
@@ -38,10 +38,8 @@ container: {{runtime: apptainer, image: /no/image.sif}}
 @pytest.fixture
 def environment(tmp_path, monkeypatch) -> dict[str, str]:
     """Of a node with Slurm, one InfiniBand card, and a site file for it."""
-    (tmp_path / "sinfo").write_text("#!/bin/sh\necho 'main*|4|2|(null)'\necho 'gpu|3|64|gpu:2'\n")
-    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 'allocation failure: Nodes are busy' >&2; exit 1\n")
-    for name in ("sinfo", "sbatch"):
-        (tmp_path / name).chmod(0o755)
+    nodes = "echo 'main*|4|2|(null)'; echo 'gpu|3|64|gpu:2'"
+    put_programs(tmp_path, sinfo=nodes, sbatch="echo 'allocation failure: Nodes are busy' >&2; exit 1")
     (tmp_path / "cards" / "mlx5_1").mkdir(parents=True)
     monkeypatch.setattr(site_checks, "CARDS", tmp_path / "cards")
     site = tmp_path / "mine.yaml"
@@ -95,10 +93,7 @@ def test_a_way_to_meet_mpi_that_srun_lists_and_cannot_load_is_refused(environmen
     listed = (
         'case "$1" in --mpi=list) printf "MPI plugin types are...\\n\\tpmix\\n\\tpmi2\\n" >&2;; --mpi=pmix)'
     )
-    (tmp_path / "srun").write_text(
-        f"#!/bin/sh\n{listed} cat {FAILURES}/srun_no_pmix.txt >&2; exit 1;; esac\n"
-    )
-    (tmp_path / "srun").chmod(0o755)
+    put_programs(tmp_path, srun=f"{listed} cat {FAILURES}/srun_no_pmix.txt >&2; exit 1;; esac")
     found = checks(environment)["mpi.srun"]
     why = "pmi/pmix: can not load PMIx library (Invalid MPI type 'pmix')"
     assert not found.present and found.required and found.detail.startswith(f"srun --mpi=pmix: {why}")
@@ -125,7 +120,7 @@ def test_an_account_that_slurm_refuses_is_shown(environment, tmp_path):
     (tmp_path / "mine.yaml").write_text("partition: gpu\naccount: me")
     assert "sbatch" not in checks(environment)
     refused = "echo 'sbatch: error: x' >&2; echo 'allocation failure: Invalid account' >&2; exit 1"
-    (tmp_path / "sbatch").write_text(f"#!/bin/sh\n{refused}\n")
+    put_programs(tmp_path, sbatch=refused)
     jobs = checks(environment)["sbatch"]
     assert "Invalid account" in jobs.detail
     assert not jobs.present and jobs.required and jobs.remedy.endswith(f"in {tmp_path}/mine.yaml")

@@ -7,6 +7,7 @@ import pytest
 from jobs.cluster import Partition, cluster_name, count_gpus, partition
 from jobs.site import find_site
 from profiling.errors import UserError
+from tests.jobs.scripted import put_programs
 
 ROWS = "main*|4|2|(null)\ngpu|2|64|gpu:a100:4(S:0-1),shard:8\ngpu|1|128|gpu:h100:2\n"
 
@@ -14,9 +15,8 @@ ROWS = "main*|4|2|(null)\ngpu|2|64|gpu:a100:4(S:0-1),shard:8\ngpu|1|128|gpu:h100
 @pytest.fixture
 def slurm(tmp_path) -> dict[str, str]:
     """The environment of a login node of the cluster `virtual`, whose Slurm prints ROWS."""
-    for name, printed in (("scontrol", "Configuration data\nClusterName   = virtual\n"), ("sinfo", ROWS)):
-        (tmp_path / name).write_text(f"#!/bin/sh\nprintf '%s' '{printed}'\n")
-        (tmp_path / name).chmod(0o755)
+    config = "Configuration data\nClusterName   = virtual\n"
+    put_programs(tmp_path, scontrol=f"printf '%s' '{config}'", sinfo=f"printf '%s' '{ROWS}'")
     return {"PATH": f"{tmp_path}:/usr/bin:/bin"}
 
 
@@ -28,8 +28,7 @@ def test_a_login_node_knows_its_clusters_site(slurm):
 
 def test_without_an_answer_there_is_no_cluster(tmp_path):
     assert cluster_name({"PATH": str(tmp_path)}) is None
-    (tmp_path / "scontrol").write_text("#!/bin/sh\necho 'slurm_load: Unable to contact' >&2\nexit 1\n")
-    (tmp_path / "scontrol").chmod(0o755)
+    put_programs(tmp_path, scontrol="echo 'slurm_load: Unable to contact' >&2; exit 1")
     assert cluster_name({"PATH": str(tmp_path)}) is None
 
 
@@ -42,11 +41,8 @@ def test_a_partitions_nodes_are_counted_and_the_largest_is_taken(slurm):
 
 def test_many_nodes_are_a_plain_number(tmp_path):
     # As Slurm does: multiples of 512 from 1024 on in thousands, unless asked not to.
-    (tmp_path / "sinfo").write_text(
-        "#!/bin/sh\n"
-        "case \"$*\" in *--noconvert*) echo 'main*|4608|42|gpu:6';; *) echo 'main*|4.50K|42|gpu:6';; esac\n"
-    )
-    (tmp_path / "sinfo").chmod(0o755)
+    plain, short = "echo 'main*|4608|42|gpu:6'", "echo 'main*|4.50K|42|gpu:6'"
+    put_programs(tmp_path, sinfo=f'case "$*" in *--noconvert*) {plain};; *) {short};; esac')
     assert partition(None, {"PATH": f"{tmp_path}:/usr/bin:/bin"}).nodes == 4608
 
 
@@ -54,14 +50,13 @@ def test_a_partition_that_is_not_there_is_named_with_the_nearest(slurm, tmp_path
     for names in ("gpux", "main,gpux"):
         with pytest.raises(UserError, match="Slurm has no partition 'gpux'; did you mean 'gpu'"):
             partition(names, slurm)
-    (tmp_path / "sinfo").write_text(f"#!/bin/sh\nprintf '%s' '{ROWS.replace('*', '')}'\n")
+    put_programs(tmp_path, sinfo=f"printf '%s' '{ROWS.replace('*', '')}'")
     with pytest.raises(UserError, match="no default partition: set `partition` in the site file"):
         partition(None, slurm)
 
 
 def test_slurms_last_words_are_the_reason(tmp_path: Path):
-    (tmp_path / "sinfo").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
-    (tmp_path / "sinfo").chmod(0o755)
+    put_programs(tmp_path, sinfo="echo 'Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(UserError, match="Slurm does not answer: Unable to contact slurm controller"):
         partition(None, {"PATH": str(tmp_path)})
 

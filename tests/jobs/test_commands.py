@@ -119,10 +119,3 @@ def test_the_environment_finds_scaleprof_from_any_folder(installed, tmp_path):
         check=True,
     )
     assert listed.stdout == commands.listing() + "\n"
-
-
-def test_the_demo_resumes_although_there_is_a_report_already(root, tmp_path):
-    (tmp_path / "report.html").touch()
-    asked = ["make", "--dry-run", "demo", f"RESULTS={tmp_path}"]
-    planned = subprocess.run(asked, cwd=root, capture_output=True, text=True, check=True).stdout
-    assert "jobs.sweep configs/quick.yaml" in planned and f"analysis.report {tmp_path}" in planned

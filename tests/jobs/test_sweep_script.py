@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.analysis.commands import ROOT
+from tests.jobs.scripted import put_programs
 
-PYTHON = """#!/bin/sh
+PYTHON = """
 case "$*" in
     *--print*) exit 0;;
     *jobs.sweep*) kill -s {signal} $PPID; sleep 0.2; exit {code};;
@@ -38,9 +39,7 @@ def job(tmp_path, monkeypatch):
             "scontrol": scontrol,
             "python": PYTHON.format(code=code, signal=signal, late=late),
         }
-        for name, text in texts.items():
-            (tmp_path / name).write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
-            (tmp_path / name).chmod(0o755)
+        put_programs(tmp_path, **texts)
         environment = {**kept, **given, "PYTHON": str(tmp_path / "python"), **variables}
         script = ["bash", tmp_path / "slurm/sweep.sh", "s.yaml", "--only", "grad=fp16,fp32"]
         return subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
