@@ -206,7 +206,10 @@ def utilization(study: Study) -> Answer:
     # Every rank's is the CPU.
     metrics = [replace(one, table=False) if on_cpus and one.name == "gpu" else one for one in METRICS]
     return Answer(
-        rows, [*OF_A_RUN[:-1], *metrics], title=_TITLE_CPUS if on_cpus else _TITLE, notable=notable(rows)
+        rows,
+        [*OF_A_RUN[:-1], *metrics],
+        title=_TITLE_CPUS if on_cpus or study.on_cpus else _TITLE,
+        notable=notable(rows),
     )
 
 
