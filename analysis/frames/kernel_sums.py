@@ -11,7 +11,6 @@ matched in its order, if it is equally many. What remains has no FLOPs and bytes
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from typing import Any
 import duckdb
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from analysis.frames.pyprof import batches_of
 from analysis.frames.steps import attributed_that_count
@@ -28,7 +26,6 @@ from profiling import tables
 from profiling.errors import UserError
 from profiling.readers import pyprof
 from profiling.schemas import APART, ATTRIBUTED, IS_MODEL
-from profiling.workers import in_threads
 
 
 def query(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> list[tuple]:
@@ -348,14 +345,13 @@ def kernel_sums(study: Study, sources: Iterable[Source], by: Sequence[str] = DEF
     """
     sources = [source for source in sources if has_kernels(source)]
     keys = _with_keys([BY[name] for name in by])
-    tables = _sums_of_tables(study, [one for one in sources if one.kind == "pyprof"], keys)
+    batches_of(study, study.usable(one for one in sources if one.kind == "pyprof"))  # all of them at once
     kept: dict[tuple, pd.DataFrame | None] = study.kept("frames of kernels")
 
     def sums(source: Source) -> pd.DataFrame | None:
         key = source.path, *by
         if key not in kept:
-            of_table = source.kind == "pyprof"
-            found = _of_table(study, source, tables) if of_table else _of_run(study, source, keys)
+            found = (_of_table if source.kind == "pyprof" else _of_run)(study, source, keys)
             kept[key] = _grouped(study, source, by, *found) if found else None
         return kept[key]
 
@@ -380,45 +376,20 @@ def _of_run(study: Study, source: Source, keys: tuple[str, ...]) -> tuple[str, i
     return f"{sums} semi join {attributed} using (rank, batch_index)", recorded * source.gpus_per_rank
 
 
-def _of_table(study: Study, source: Source, tables: Mapping[Path, str | UserError]) -> tuple[str, int] | None:
+def _of_table(study: Study, source: Source, keys: tuple[str, ...]) -> tuple[str, int] | None:
+    """The same of a table of PyProf's."""
     batches = batches_of(study, [source])[source.path]
     if not batches.backward:
         study.note("not_recorded", source, what="attributed backward passes")
         return None
-    sums = tables[source.path]
-    if isinstance(sums, UserError):
-        raise Unusable(source, str(sums))
-    return sums, batches.backward
-
-
-def _sums_of_tables(
-    study: Study, sources: Sequence[Source], keys: tuple[str, ...]
-) -> dict[Path, str | UserError]:
-    """The sums of tables of PyProf that have attributed steps, or what is wrong; threads read the tables."""
-    kept: dict[tuple, str | UserError] = study.kept("sums of tables")
-    batches = batches_of(study, study.usable(sources))
-    new = [
-        one for one in study.usable(sources) if batches[one.path].backward and (one.path, keys) not in kept
-    ]
-
-    def read(source: Source) -> pa.Table | UserError:
-        # A thread may not use another's connection; a cursor is one of its own.
-        with closing(study.connection.cursor()) as cursor:
-            try:
-                optional = ["Layer"] if "layer" in keys else []
-                converted = pyprof.read_table(source.path, None, batches[source.path], optional, cursor)
-            except UserError as error:
-                return error
-            return converted.tables["kernels"]
-
-    for source, table in zip(new, in_threads(read, new), strict=True):
-        if not isinstance(table, UserError):
-            study.connection.register("launches_of_pyprof", table)
-            first = batches[source.path].first_attributed
-            launches = f"(select * from launches_of_pyprof where batch_index >= {first})"
-            table = _sum_up(study, source, keys, launches, {})
-        kept[source.path, keys] = table
-    return {source.path: kept[source.path, keys] for source in sources if (source.path, keys) in kept}
+    try:
+        optional = ["Layer"] if "layer" in keys else []
+        table = pyprof.read_table(source.path, None, batches, optional, study.connection)
+    except UserError as error:
+        raise Unusable(source, str(error)) from None
+    study.connection.register("launches_of_pyprof", table.tables["kernels"])
+    launches = f"(select * from launches_of_pyprof where batch_index >= {batches.first_attributed})"
+    return _sum_up(study, source, keys, launches, {}), batches.backward
 
 
 def _grouped(study: Study, source: Source, by: Sequence[str], sums: str, steps: int) -> pd.DataFrame:
