@@ -3,14 +3,14 @@
 Of one device from the times of its kernels, and what the tool estimated of their launches.
 """
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from analysis.display.metrics import CONFIDENCE, OF_A_RUN, RANK, Metric, records
 from analysis.display.terminal import Answer
@@ -93,42 +93,37 @@ _IDLEST, _BUSIEST = 8, 3  # of more GPUs
 # --- one device -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Kernels:
-    """Kernels of one device: arrays of one length; NaN where not recorded."""
+def by_device(table: pa.Table) -> dict[int, pd.DataFrame]:
+    """The kernels (no copies, no sets; those with a time) of each device that a ``kernels`` table names.
 
-    start_ns: np.ndarray
-    end_ns: np.ndarray
-    collective: np.ndarray
-    blocks_per_sm: np.ndarray
-    occupancy_pct: np.ndarray
-
-    @property
-    def times(self) -> Intervals:
-        return self.start_ns, self.end_ns
-
-    @cached_property
-    def busy(self) -> Intervals:
-        """When at least one of them runs, disjoint and in order."""
-        return union(*self.times)
+    Columns: ``start_ns, end_ns, class, blocks_per_sm, occupancy_pct``; NaN where not recorded.
+    """
+    placed = pc.field("start_ns").is_valid() & (pc.field("duration_ns") >= 0) & pc.field("device").is_valid()
+    kernels = table.select(_READ).filter(placed).to_pandas()
+    kernels = kernels[~kernels["class"].isin(_NO_KERNELS)]
+    kernels["end_ns"] = kernels["start_ns"] + kernels["duration_ns"]
+    return {int(device): of_device for device, of_device in kernels.groupby("device")}
 
 
-def gpu_utilization_pct(kernels: Kernels, windows: Intervals) -> float:
+def times_of(kernels: pd.DataFrame) -> Intervals:
+    return kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
+
+
+def gpu_utilization_pct(kernels: pd.DataFrame, windows: Intervals) -> float:
     """Time in which at least one kernel runs over that of ``windows`` (disjoint, in order)."""
-    return 100 * int(covered(windows, kernels.busy).sum()) / length(windows)
+    return 100 * int(covered(windows, union(*times_of(kernels))).sum()) / length(windows)
 
 
-def sm_efficiency_pct(kernels: Kernels, windows: Intervals) -> float | None:
+def sm_efficiency_pct(kernels: pd.DataFrame, windows: Intervals) -> float | None:
     """Mean over ``windows`` of the multiprocessors that have work: blocks a multiprocessor, at most one.
 
     Of kernels that run at once the blocks add up before they are cut to one; where none runs it is 0. None
     where no kernel has blocks.
     """
-    known = kernels.blocks_per_sm > 0
-    if not known.any():
+    known = kernels[kernels["blocks_per_sm"] > 0]
+    if known.empty:
         return None
-    blocks = kernels.blocks_per_sm[known].astype(float)
-    times = np.concatenate([kernels.start_ns[known], kernels.end_ns[known]])
+    blocks, times = known["blocks_per_sm"].to_numpy(float), np.concatenate(times_of(known))
     order = np.argsort(times, kind="stable")
     level = np.cumsum(np.concatenate([blocks, -blocks])[order])[:-1]
     pieces = (times[order][:-1], times[order][1:])
@@ -137,22 +132,22 @@ def sm_efficiency_pct(kernels: Kernels, windows: Intervals) -> float | None:
     return 100 * float((working * covered(pieces, windows)).sum()) / length(windows)
 
 
-def achieved_occupancy_pct(kernels: Kernels, windows: Intervals) -> float | None:
+def achieved_occupancy_pct(kernels: pd.DataFrame, windows: Intervals) -> float | None:
     """Mean of the kernels' estimated occupancies, weighted by their time in ``windows``; None: unknown."""
-    known = kernels.occupancy_pct >= 0
-    times = covered((kernels.start_ns[known], kernels.end_ns[known]), windows)
+    known = kernels[kernels["occupancy_pct"] >= 0]
+    times = covered(times_of(known), windows)
     total = int(times.sum())
-    return float((kernels.occupancy_pct[known] * times).sum()) / total if total else None
+    return float((known["occupancy_pct"].to_numpy() * times).sum()) / total if total else None
 
 
-def communication_pct(kernels: Kernels, windows: Intervals) -> float | None:
+def communication_pct(kernels: pd.DataFrame, windows: Intervals) -> float | None:
     """Collectives in the summed time of kernels in ``windows``; None without any kernel."""
-    times = covered(kernels.times, windows)
+    times = covered(times_of(kernels), windows)
     total = int(times.sum())
-    return 100 * int(times[kernels.collective].sum()) / total if total else None
+    return 100 * int(times[kernels["class"] == "communication"].sum()) / total if total else None
 
 
-def of_device(kernels: Kernels, windows: Intervals, on_cpu: bool) -> dict[str, Any]:
+def of_device(kernels: pd.DataFrame, windows: Intervals, on_cpu: bool) -> dict[str, Any]:
     """The figures of one device, and ``unknown``: why there are not all."""
     row: dict[str, Any] = {
         "profiled_ms": length(windows) / 1e6,
@@ -167,28 +162,6 @@ def of_device(kernels: Kernels, windows: Intervals, on_cpu: bool) -> dict[str, A
     }
     known = row["sm_efficiency_pct"] is not None and row["achieved_occupancy_pct"] is not None
     return {**row, "unknown": "" if known else _NOT_RECORDED}
-
-
-def by_device(table: pa.Table) -> dict[int, Kernels]:
-    """The kernels (no copies, no sets; those with a time) of each device of a ``kernels`` table.
-
-    Those that name no device are of none.
-    """
-    columns = {name: table[name].to_numpy() for name in _READ}
-    # What is null is NaN here, and not 0 or more.
-    timed = ~np.isnan(columns["start_ns"].astype(float)) & (columns["duration_ns"].astype(float) >= 0)
-    counted = timed & ~np.isin(columns["class"], _NO_KERNELS)
-    columns = {name: values[counted] for name, values in columns.items()}
-    start = columns["start_ns"].astype(np.int64)
-    end = start + columns["duration_ns"].astype(np.int64)
-    collective = columns["class"] == "communication"
-    kernels_of = {}
-    devices = columns["device"].astype(float)  # null is NaN
-    for device in np.unique(devices[~np.isnan(devices)]):
-        here = columns["device"] == device
-        blocks, occupancy = (columns[name][here].astype(float) for name in ("blocks_per_sm", "occupancy_pct"))
-        kernels_of[int(device)] = Kernels(start[here], end[here], collective[here], blocks, occupancy)
-    return kernels_of
 
 
 # --- all ranks --------------------------------------------------------------------------------------------
@@ -260,7 +233,7 @@ def _of_rank(directory: Path, steps: range | None) -> tuple[list[dict[str, Any]]
     start, end = recorded["start_ns"].to_numpy(), recorded["end_ns"].to_numpy()
     busy = np.zeros(len(recorded) if kernels_by_device else 0, bool)
     for kernels in kernels_by_device.values():
-        busy |= covered((start, end), kernels.busy) > 0
+        busy |= covered((start, end), union(*times_of(kernels))) > 0
     windows = union(start[busy], end[busy])
     devices = [
         {"gpu": device, "attributed_steps": int(busy.sum()), **of_device(kernels, windows, device < 0)}
@@ -276,7 +249,7 @@ def _of_file(study: Study) -> pd.DataFrame:
     table = converted.tables.get("kernels")
     rows = []
     for device, kernels in (by_device(table) if table is not None else {}).items():
-        window = (kernels.start_ns.min(keepdims=True), kernels.end_ns.max(keepdims=True))
+        window = (np.array([kernels["start_ns"].min()]), np.array([kernels["end_ns"].max()]))
         if length(window):
             rows.append({"run": study.path.name, "gpu": device, **of_device(kernels, window, device < 0)})
     if not rows:

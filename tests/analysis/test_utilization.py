@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from analysis.frames.load import load
 from analysis.measures import utilization
-from analysis.measures.utilization import Kernels, notable
+from analysis.measures.utilization import notable
 from analysis.report.build import build
 from profiling import tables, tools
 from tests.analysis.commands import one_line_error, run
@@ -18,11 +18,10 @@ from tests.profiling.traces import Trace, tensors
 MODULE = "analysis.utilization"
 
 
-def kernels(*rows) -> Kernels:
+def kernels(*rows) -> pd.DataFrame:
     """Kernels of (start, end, blocks a multiprocessor, occupancy)."""
-    start, end, blocks, occupancy = (np.array(column) for column in zip(*rows, strict=True))
-    collective = np.zeros(len(start), dtype=bool)
-    return Kernels(start, end, collective, blocks.astype(float), occupancy.astype(float))
+    columns = ["start_ns", "end_ns", "blocks_per_sm", "occupancy_pct"]
+    return pd.DataFrame(rows, columns=columns).assign(**{"class": "gemm"})
 
 
 def windows(*pairs):
@@ -39,7 +38,7 @@ def test_each_figure_of_kernels_that_are_known():
     assert utilization.sm_efficiency_pct(made, whole) == pytest.approx(blocks)
     occupancy = (30 * 50 + 30 * 20 + 25 * 100) / 85
     assert utilization.achieved_occupancy_pct(made, whole) == pytest.approx(occupancy)
-    made.collective[1] = True
+    made.loc[1, "class"] = "communication"
     assert utilization.communication_pct(made, whole) == pytest.approx(100 * 30 / 85)
 
 
