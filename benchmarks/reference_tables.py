@@ -96,7 +96,7 @@ def compare(data: Path, repetitions: int) -> dict[str, Any]:
         "ours": OURS.replace("METHOD", '"published"'),
         "peer": PEER,
         "ours, corrected": OURS.replace("METHOD", '"corrected"'),
-        "imports of ours": "import duckdb, analysis.efficiency",
+        "imports of ours": "import duckdb, analysis.measures.efficiency",
         "imports of the peer": "import pandas, pyarrow.parquet",
     }
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in codes}

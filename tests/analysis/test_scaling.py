@@ -9,11 +9,11 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from analysis import efficiency
 from analysis.display.numbers import OPEN, has_open_interval
 from analysis.frames.load import load
 from analysis.measures import batches, kernels, use
 from analysis.measures.certainty import is_unsure, without_unusable_intervals
+from analysis.measures.efficiency import efficiency
 from analysis.measures.points import findings, points_of
 from analysis.report.build import build
 from analysis.statistics import estimates
@@ -571,7 +571,7 @@ def test_the_terminal_stays_within_120_columns(planted: tuple[Path, Truth]) -> N
 
 
 def test_efficiency_of_kernels(planted: tuple[Path, Truth]) -> None:
-    found = efficiency.table(load(planted[0]), group_by=["grad"]).set_index("grad")
+    found = efficiency(load(planted[0]), group_by=["grad"]).rows.set_index("grad")
     truth = planted[1]
     assert found.loc["fp16", "compute_efficiency_pct"] == pytest.approx(50)
     assert found.loc["fp16", "tflops_per_s"] == pytest.approx(truth.flops / truth.kernel_ms / 1e9)
@@ -582,7 +582,8 @@ def test_efficiency_of_kernels(planted: tuple[Path, Truth]) -> None:
 def test_kernels_of_a_batch(planted: tuple[Path, Truth]) -> None:
     study = load(planted[0])
     name = next(source.id for source in kernels.with_kernels(study) if source.world_size == 2)
-    found = kernels_frame(study, run=name).set_index("kernel")
+    found = kernels_frame(study)
+    found = found[found["run"] == name].set_index("kernel")
     row = found.loc["conv_bprop"]
     assert (row["class"], row["direction"]) == ("convolution", "bprop")
     assert row["calls_per_step"] == 1
