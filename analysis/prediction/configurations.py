@@ -101,9 +101,6 @@ class Configuration:
         """Of a step of the job."""
         return self.batch * (1 if self.strong else ranks)
 
-    def batch_of_rank(self, ranks: int) -> float:
-        return self.images(ranks) / ranks
-
     @property
     def times_s(self) -> list[float]:
         """Duration of a step on each number of ranks."""

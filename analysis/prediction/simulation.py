@@ -297,7 +297,7 @@ def _simulated(basis: Basis, model: Model, layout: Layout, own: Computing | None
     """A step on so many ranks; by default the best of how long batches of other sizes compute."""
     if basis.computing:
         terms = basis.computing[0] if own is None else own
-        batch, of = basis.one.batch_of_rank(layout.ranks), float(basis.traced.fields["batch"])
+        batch, of = basis.one.images(layout.ranks) / layout.ranks, float(basis.traced.fields["batch"])
         model = replace(model, shorter=np.array([1.0, batch]) @ terms / (np.array([1.0, of]) @ terms))
     return simulate.simulate(model, layout, estimates.SEED)
 
