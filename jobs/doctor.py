@@ -27,11 +27,9 @@ from jobs.checks import check_site
 from jobs.failures import explain
 from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
-from jobs.launchers.mpirun import Mpirun
 from jobs.loaders import LOADERS, Library
 from jobs.machine import NO_AMD, TESTED_TORCH, Machine, check_built_for, is_tested, this_machine, versions
-from jobs.run import make_run
-from jobs.site import Site, add_site_flag
+from jobs.site import add_site_flag
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.presence import Presence
 from profiling.tools import ON_A_CPU, TOOLS, Options, tool
@@ -128,7 +126,7 @@ def _profilers(machine: Machine) -> Iterator[Presence]:
     """The profilers; one that has nothing on this machine that it can record is not ready."""
     gpu, capability = bool(machine.gpus), machine.capability
     for name in TOOLS:
-        # TAU is tried, also under the mpirun that is here, of which profiling knows nothing.
+        # TAU is tried: only then is it known whether it serves this Python.
         presence = look_at_tau(gpu=gpu) if name == "tau" else tool(name).presence()
         if presence is None:
             continue
@@ -160,9 +158,6 @@ def look_at_tau(environment: Mapping[str, str] = os.environ, gpu: bool = False) 
     version = re.findall(r'^#define TAU_VERSION "?([^"\n]*)', text, re.MULTILINE)
     tried = {"this Python": _try_tau(["-c", "import pytau"], Options(gpu=gpu), environment)}
     if serves := not tried["this Python"]:
-        kind = Mpirun.open(Site(), environment).kind
-        if "MPI" in parts and kind is not None:
-            tried[kind] = _try_tau(["-c", "import pytau"], Options(gpu=gpu), environment, under_mpirun=True)
         tried["profile_mode python"] = _try_tau(["-c", "pass"], Options("python", gpu=gpu), environment)
     answers = [f"{what}: {why or 'works'}" for what, why in tried.items()]
     detail = "; ".join([f"TAU {(*version, '')[0]} ({', '.join(parts)})", *answers])
@@ -176,16 +171,11 @@ def _output(command: Sequence[str]) -> str:
         return ""
 
 
-def _try_tau(
-    arguments: Sequence[str], options: Options, environment: Mapping[str, str], under_mpirun: bool = False
-) -> str:
+def _try_tau(arguments: Sequence[str], options: Options, environment: Mapping[str, str]) -> str:
     """Run Python under TAU as a rank would be; why that failed, in TAU's or the loader's words; "" if not."""
     with tempfile.TemporaryDirectory() as folder:
         command = tool("tau").wrap([sys.executable, *arguments], Path(folder), options)
         variables = {**environment, **tool("tau").environment(Path(folder), options)}
-        if under_mpirun:
-            (process,) = Mpirun.open(Site(), environment).processes(make_run({}), command, Path(folder))
-            command, variables = process.argv, {**variables, **process.environment}
         try:
             ended = subprocess.run(
                 command, env=variables, cwd=folder, capture_output=True, text=True, errors="replace",

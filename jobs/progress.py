@@ -104,7 +104,6 @@ class Bar:
         self._task: TaskID = self._bar.add_task("", total=total, completed=done)
         self._total, self._done, self._done_before = total, done, done
         self._since, self._last = time.monotonic(), 0.0
-        self._named: SweepRun | None = None  # by the last line of a log
 
     def __enter__(self) -> "Bar":
         if self._bar.console.is_terminal:
@@ -118,7 +117,6 @@ class Bar:
         """Name the run that is under way, and the batch that ``log`` says it is at."""
         if not self._bar.console.is_terminal:
             if log is None:
-                self._named = sweep_run
                 what = describe(sweep_run.configuration, sweep_run.outside)
                 self.say(f"[{self._done + 1}/{self._total}] {what}{self._left()} ({sweep_run.id})")
             return
@@ -126,16 +124,10 @@ class Bar:
             return
         self._last = time.monotonic()
         batch = last_batch(log) if log else ""
-        description = _with_repetition(sweep_run) + (f"  step {batch}" if batch else "") + self._left()
+        what = f"{describe(sweep_run.configuration, sweep_run.outside)} #{sweep_run.repetition}"
+        description = what + (f"  step {batch}" if batch else "") + self._left()
         self._bar.update(self._task, description=description)
         self._bar.refresh()
-
-    def tell(self, sweep_run: SweepRun, result: str) -> None:
-        """Say what came of a run; below the line that names it, where that is the last one."""
-        if result:
-            self.say(
-                f"  {result}" if sweep_run is self._named else f"{_with_repetition(sweep_run)}: {result}"
-            )
 
     def _left(self) -> str:
         """How long the rest will take if its runs take as long as those done here; "" before the first."""
@@ -155,10 +147,6 @@ class Bar:
     def say(self, text: str, style: str = "") -> None:
         """Print a line above the bar."""
         say(self._bar.console, text, style)
-
-
-def _with_repetition(sweep_run: SweepRun) -> str:
-    return f"{describe(sweep_run.configuration, sweep_run.outside)} #{sweep_run.repetition}"
 
 
 def last_batch(log: Path, tail_bytes: int = 4096) -> str:

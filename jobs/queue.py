@@ -271,7 +271,8 @@ class Queue:
             manifest.findings.append(Finding("retried", data=kinds))
         moved = self._leave(directory, manifest)
         if manifest.done:
-            self._bar.tell(sweep_run, speed_of(moved, sweep_run.configuration))
+            if speed := speed_of(moved, sweep_run.configuration):
+                self._bar.say(f"  {speed} ({sweep_run.id})" if self._execution.pack else f"  {speed}")
             self.result.done += 1
             self._bar.advance()
         elif self._try_again(sweep_run, cast(Kind, manifest.failure), manifest.failed_nodes):
