@@ -194,10 +194,9 @@ def test_a_report_of_runs_without_an_attributed_batch_says_so_of_the_kernels_alo
     page = build(load(tmp_path))
     texts = {section.id: section.text for section in page.sections}
     assert texts["kernels"].startswith("Not available: ")
-    assert "in profiled steps" in texts["kernels"]
-    # A report is sent to others, to whom this machine's folders mean nothing.
-    assert texts["kernels"].startswith(f"Not available: {tmp_path.name} has ")
-    assert str(tmp_path) not in render(page)
+    assert str(tmp_path) not in render(
+        page
+    )  # it is sent to others, to whom this machine's folders mean nothing
     assert {"scaling", "table", "stages"} <= set(texts)
 
 

@@ -76,13 +76,13 @@ def test_shares_of_several_kinds_and_of_what_reaches_in_add_up(tmp_path: Path) -
         tables.write(tables.as_table("kernels", columns), path, "kernels")
     found = exposed_of(tmp_path)
     assert found == pytest.approx(np.array([found[0]] * 3), abs=1e-9) and found[0, 0] == pytest.approx(40)
-    assert len(run("analysis.communication", tmp_path, "--format", "json").json) == 2
+    assert len(run("analysis.communication", tmp_path, "--format", "json", "--all").json) == 2
 
 
 def exposed_of(path: Path) -> np.ndarray:
     """Exposed and overlapped, ms, as scaled, anatomy and communication have them, shape (3, 2)."""
     (scaled,), (anatomy,), calls = (
-        run(f"analysis.{name}", path, "--format", "json").json
+        run(f"analysis.{name}", path, "--format", "json", "--all").json
         for name in ("scaled", "anatomy", "communication")
     )
     of_row = [[row[f"{name}_communication_ms"] for name in NAMES] for row in (scaled, anatomy)]
@@ -91,7 +91,7 @@ def exposed_of(path: Path) -> np.ndarray:
 
 def test_one_rank_has_no_communication(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(profile="torch")])
-    ran = run("analysis.scaled", tmp_path, "--format", "json")
+    ran = run("analysis.scaled", tmp_path, "--format", "json", "--all")
     assert ran.json[0].get("exposed_communication_ms") is None and "collective" not in ran.err
 
 
@@ -99,7 +99,7 @@ def test_a_trace_of_two_ranks_without_a_collective_is_not_zero(tmp_path: Path) -
     write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch")])
     for path in tmp_path.glob("run_*/rank_*/kernels.parquet"):
         _without_collectives(path)
-    ran = run("analysis.scaled", tmp_path, "--format", "json")
+    ran = run("analysis.scaled", tmp_path, "--format", "json", "--all")
     assert ran.json[0].get("exposed_communication_ms") is None and "not recorded: collectives" in ran.err
 
 

@@ -63,7 +63,7 @@ def test_figures_are_of_what_was_recorded(tmp_path: Path, damage, says: str, in_
     write_sweep(tmp_path, [run_of(gpus_per_node=2, profile=profile) for profile in ("none", "torch")])
     damage(sorted(next(tmp_path.glob("run_*torch*")).glob("rank_*")))
     names = ("scaled", "efficiency", "kernels", "anatomy", "utilization", "communication")
-    ran = {name: run(f"analysis.{name}", tmp_path, "--format", "json") for name in names}
+    ran = {name: run(f"analysis.{name}", tmp_path, "--format", "json", "--all") for name in names}
     of_a_part = [one for one in load(tmp_path).findings if one.code == "profiles_missing"]
     assert len(of_a_part) == ("1 of 2" in says)
     (row,) = ran["scaled"].json
@@ -89,17 +89,17 @@ def test_figures_are_of_what_was_recorded(tmp_path: Path, damage, says: str, in_
 def test_flops_that_nobody_knows_are_not_zero(tmp_path: Path) -> None:
     runs = [run_of(profile=profile) for profile in ("none", "nsys")]
     write_sweep(tmp_path / "alone", runs, Truth(flops=0.0, bytes=0.0))
-    (row,) = run("analysis.efficiency", tmp_path / "alone", "--format", "json").json
+    (row,) = run("analysis.efficiency", tmp_path / "alone", "--format", "json", "--all").json
     assert row["kernel_ms_per_step"] == pytest.approx(60)
     unknown = ("compute_efficiency_pct", "tflops_per_s", "bandwidth_gb_per_s", "flops_efficiency_pct")
     assert [row[name] for name in unknown] == [None] * 4
-    ran = run("analysis.scaled", tmp_path / "alone", "--format", "json")
+    ran = run("analysis.scaled", tmp_path / "alone", "--format", "json", "--all")
     assert (ran.json[0]["tflop_per_step"], ran.json[0]["flop_coverage_pct"]) == (None, None)
     assert "analytic" not in ran.err
     # Beside a run whose FLOPs are known, the rate is of that one.
     write_sweep(tmp_path / "both", runs, Truth(flops=0.0, bytes=0.0))
     write_sweep(tmp_path / "both", [run_of(gpus_per_node=2, profile="torch")])
-    (row,) = run("analysis.efficiency", tmp_path / "both", "--format", "json").json
+    (row,) = run("analysis.efficiency", tmp_path / "both", "--format", "json", "--all").json
     assert row["tflops_per_s"] == pytest.approx(0.74 / 0.06)
     assert row["compute_efficiency_pct"] == pytest.approx(50)
 
@@ -117,5 +117,5 @@ def test_batches_that_only_gather_gradients_count(tmp_path: Path) -> None:
         talks = np.array(table["class"].to_pylist()) == "communication"
         gathers = talks & (table["batch_index"].to_numpy() % 2 == 0)
         tables.write(table.filter(~gathers), rank, "kernels")
-    ran = run("analysis.communication", tmp_path, "--format", "json")
+    ran = run("analysis.communication", tmp_path, "--format", "json", "--all")
     assert ran.json[0]["calls_per_step"] == pytest.approx(0.5) and LEFT_OUT not in ran.err
