@@ -4,9 +4,10 @@ A section's file defines a :class:`SectionKind`; a line in :data:`analysis.repor
 the page.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,17 +15,20 @@ import pandas as pd
 
 from analysis.display import lines, plots
 from analysis.display.lines import caption, encode, stacked
-from analysis.display.metrics import FIELDS, RANKS_PER_NODE, Column, Rows, records, telling
+from analysis.display.metrics import Column, Rows, records, telling
 from analysis.display.numbers import label_of, plain
-from analysis.display.terminal import Answer, Part, by_repetition
+from analysis.display.terminal import Answer, Part, by_repetition, with_ranks
+from analysis.frames.divide import EVERY, finest
 from analysis.frames.study import Study
 from analysis.measures import factors, scaled
+from analysis.measures.certainty import without_unusable_intervals
 from analysis.report.render import Cell, Chart, Heading, Row, Section, TableView
 from jobs.run import Run
 from jobs.run_fields import FACTOR, fields_of
 from profiling.errors import UserError
 
 _SIZE = ("nodes", "gpus_per_node", "world_size")
+_SEARCHED = 20  # rows of a table, from more of which on it has a box to search
 T = TypeVar("T")
 
 
@@ -39,9 +43,9 @@ _FIRST = (
 FACTORS = ("job", *_FIRST, *(name for name in fields_of("workload") if name not in _FIRST))
 
 
-def varied(rows: Iterable[Mapping[str, Any]], fields: Sequence[str] = FACTORS) -> list[str]:
+def varied(rows: Rows | pd.DataFrame, fields: Sequence[str] = FACTORS) -> list[str]:
     """The fields that tell rows apart."""
-    return telling(list(rows), fields)
+    return telling(records(rows), fields)
 
 
 def called(row: Mapping[str, Any], fields: Sequence[str]) -> str:
@@ -56,28 +60,60 @@ def facts(row: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
     return {name: plain(row.get(name)) for name in fields}
 
 
-def as_view(part: Part, id: str, factors: Sequence[str], searchable: bool = False) -> TableView:
+def labelled(
+    frame: pd.DataFrame, fields: Sequence[str], factors: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """A frame with the ``label`` of each row by ``fields``, and the ``facts`` that filters look at.
+
+    Args:
+        factors: of the facts; by default ``fields``.
+    """
+    rows = records(frame)
+    of_rows = [facts(row, fields if factors is None else factors) for row in rows]
+    labels = [called(row, fields) for row in rows]
+    return frame.assign(label=labels, facts=pd.Series(of_rows, frame.index, dtype=object))
+
+
+def named(frame: pd.DataFrame, fields: Sequence[str], factors: Sequence[str] | None = None) -> pd.DataFrame:
+    """:func:`labelled`, but each label is of one row: bars of one label would be stacked."""
+    return labelled(frame, fields, factors).assign(label=labels_of(records(frame), fields))
+
+
+def labels_of(rows: Rows, fields: Sequence[str]) -> list[str]:
+    """What each row is called, by ``fields`` and, as far as these leave rows alike, by what else differs."""
+    rest = (*FACTORS, *(name for name in Run.model_fields if name not in FACTORS), "repetition")
+    distinguishing = list(fields)
+    for name in varied(rows, [name for name in rest if name not in distinguishing]):
+        labels = [called(row, distinguishing) for row in rows]
+        if len(set(labels)) == len(labels):
+            break
+        if len({called(row, [*distinguishing, name]) for row in rows}) > len(set(labels)):
+            distinguishing.append(name)
+    return [called(row, distinguishing) for row in rows]
+
+
+# --- tables and points of charts ---
+
+
+def as_view(part: Part, id: str, factors: Sequence[str] = ()) -> TableView:
     """A terminal's table as one of the report: it sorts by the figures themselves."""
     part = by_repetition(part)
-    columns = [_heading(column) for column in part.columns]
-    rows = [Row([_cell(column, row) for column in part.columns], facts(row, factors)) for row in part.rows]
-    return TableView(id, columns, rows, searchable, part.caption, part.title)
-
-
-def with_ranks(view: TableView) -> TableView:
-    """A table of runs without GPUs: what a node has of them is ranks."""
-    per_node, ranks = in_a_line(FIELDS["gpus_per_node"].header), in_a_line(RANKS_PER_NODE)
-    named = [replace(one, header=ranks) if one.header == per_node else one for one in view.columns]
-    return replace(view, columns=named)
+    columns = [
+        Heading(in_a_line(column.header), column.help, numeric=not column.left) for column in part.columns
+    ]
+    rows = [
+        Row(
+            [_cell(column, row) for column in part.columns],
+            facts(row, [one for one in factors if one in row]),
+        )
+        for row in part.rows
+    ]
+    return TableView(id, columns, rows, len(rows) > _SEARCHED, part.caption, part.title)
 
 
 def in_a_line(header: str) -> str:
     """A header that is broken into lines for the terminal."""
     return header.replace("-\n", "").replace("/\n", "/").replace("\n", " ")
-
-
-def _heading(column: Column) -> Heading:
-    return Heading(in_a_line(column.header), column.help, numeric=not column.left)
 
 
 def _cell(column: Column, row: Mapping[str, Any]) -> Cell:
@@ -104,37 +140,23 @@ def by_configuration(frame: pd.DataFrame, figures: Sequence[str], factors: Seque
     grouped = frame[fullest].groupby([one[fullest] for one in by], dropna=False, sort=False)
     first = grouped[list(dict.fromkeys([*keys, *others]))].first()
     means = pd.concat([first, grouped[list(figures)].mean()], axis=1).reset_index(drop=True)
-    rows = records(means)
-    labels = [called(row, keys) for row in rows]
-    return means.assign(label=labels, facts=pd.Series([facts(row, factors) for row in rows]))
+    return labelled(means, keys, factors)
 
 
-def named(rows: Rows, fields: Sequence[str], factors: Sequence[str] | None = None) -> pd.DataFrame:
-    """Rows with what the bars of a chart need: a ``label`` that no other row has, and ``facts``.
-
-    Bars of one label would be stacked: where ``fields`` do not tell the rows apart, what else differs does.
+def finest_parts(frame: pd.DataFrame, before: str = "", after: str = "_ms") -> pd.DataFrame:
+    """A frame whose parts of a step hold each time once: split where it is known how, else as a whole.
 
     Args:
-        factors: what the filters look at; by default ``fields``.
+        before, after: the part in the names of the columns; of the new ones only ``after``.
     """
-    labels = labels_of(rows, fields)
-    tips = [facts(row, fields if factors is None else factors) for row in rows]
-    return pd.DataFrame([
-        {**row, "label": label, "facts": fact} for row, label, fact in zip(rows, labels, tips, strict=True)
-    ])  # fmt: skip
+    parts = [finest({name: row.get(f"{before}{name}{after}") for name in EVERY}) for row in records(frame)]
+    return frame.assign(**{f"{name}{after}": [of.get(name, math.nan) for of in parts] for name in EVERY})
 
 
-def labels_of(rows: Rows, fields: Sequence[str]) -> list[str]:
-    """What each row is called, by ``fields`` and, as far as these leave rows alike, by what else differs."""
-    rest = (*FACTORS, *(name for name in Run.model_fields if name not in FACTORS), "repetition")
-    distinguishing = list(fields)
-    for name in varied(rows, [name for name in rest if name not in distinguishing]):
-        labels = [called(row, distinguishing) for row in rows]
-        if len(set(labels)) == len(labels):
-            break
-        if len({called(row, [*distinguishing, name]) for row in rows}) > len(set(labels)):
-            distinguishing.append(name)
-    return [called(row, distinguishing) for row in rows]
+def usable(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows of analysis.scaled as charts show them: ends of intervals that mean nothing are infinite."""
+    rows = [without_unusable_intervals(row) for row in records(frame)]
+    return pd.DataFrame(rows, columns=frame.columns)
 
 
 # --- sections ---
@@ -144,10 +166,10 @@ class Context:
     """A study, and what several sections read of it.
 
     Attributes:
-        configurations: the fields of runs, and the rows of tables that the reference published.
-        traces: the jobs that it has traces of.
         own: rows of analysis.scaled of runs of our own.
         others: those of tables that the reference published.
+        configurations: the fields of runs, and of ``others``.
+        traces: the jobs that it has traces of.
         factors: the fields of ``Run`` that vary, but for the world size: by these the page is filtered.
         lines: the factors that may tell lines of a chart apart: not the batch size of a GPU where that of the
             job is constant.
@@ -165,17 +187,19 @@ class Context:
         methods = [*methods, "published"] if study.tau_intervals else methods
         # Traces alone have no such rows: the section of traces has theirs.
         asked = methods or not study.of_kind("trace")
-        rows = records(scaled.configurations(study, methods)) if asked else []
-        self.own = [row for row in rows if row.get("scaling")]
-        self.others = [row for row in rows if not row.get("scaling")]
-        self.configurations = [*(source.fields for source in study.sources), *self.others]
+        rows = scaled.configurations(study, methods) if asked else pd.DataFrame({"scaling": []})
+        of_runs = rows["scaling"].notna()
+        self.own, self.others = rows[of_runs].copy(), rows[~of_runs].copy()
+        fields = [*(source.fields for source in study.sources), *records(self.others)]
+        self.configurations = pd.DataFrame(fields, dtype=object)
         self.factors = varied(self.configurations, [name for name in FACTORS if name != "world_size"])
         self.traces = list(study.of_kind("trace"))
-        jobs = {row["batch"] * row["world_size"] for row in self.own if row["scaling"] == "strong"}
-        self.lines = [name for name in self.factors if name != "batch" or len(jobs) != 1]
+        strong = self.own[self.own["scaling"] == "strong"]
+        one_job = len(strong) > 0 and (strong["batch"] * strong["world_size"]).nunique() == 1
+        self.lines = [name for name in self.factors if name != "batch" or not one_job]
         self.series = [name for name in self.lines if name not in _SIZE]
-        at = [tuple(str(row.get(name)) for name in (*self.series, "world_size")) for row in self.own]
-        repeated = len(set(at)) < len(at) and "gpus_per_node" in self.lines
+        at = self.own.reindex(columns=[*self.series, "world_size"]).astype(str)
+        repeated = at.duplicated().any() and "gpus_per_node" in self.lines
         self.curves = [*self.series, "gpus_per_node"] if repeated else self.series
         self._results: dict[Callable[..., Any], Any] = {}
 
@@ -192,33 +216,30 @@ class Context:
         answer: T = result
         return answer
 
-    def rows_if_any(self, compute: Callable[["Context"], Rows | Answer]) -> Rows:
-        """The rows of a measure; none where it cannot answer."""
+    def frame_if_any(self, compute: Callable[["Context"], Answer]) -> pd.DataFrame:
+        """The rows of an answer; no row where it cannot be given."""
         try:
-            answer = self.once(compute)
+            return pd.DataFrame(self.once(compute).rows)
         except UserError:
-            return []
-        return records(answer.rows) if isinstance(answer, Answer) else answer
+            return pd.DataFrame()
 
-    def with_facts(self, points: Rows, lines: Sequence[str]) -> Rows:
-        """Points of lines with ``facts``: what tells lines apart, and what else filters know of them."""
-        names = dict.fromkeys([*lines, *(name for name in self.factors if name != "nodes")])
-        return [{**point, "facts": facts(point, list(names))} for point in points]
+    def facts_of_lines(self, lines: Sequence[str]) -> list[str]:
+        """What tells lines against nodes apart, and what else filters know of them."""
+        return list(dict.fromkeys([*lines, *(name for name in self.factors if name != "nodes")]))
 
     def by_effect(self, names: Sequence[str]) -> list[str]:
         """Factors, the one that explains most first; those whose effect is not known as they were, last."""
         # Effects name a factor of a program's own as its sweep file does.
-        place = {row["factor"]: number for number, row in enumerate(self.once(effects))}
+        place = {factor: number for number, factor in enumerate(self.once(effects)["factor"])}
         return sorted(names, key=lambda name: place.get(name.removeprefix(FACTOR), len(place)))
 
 
-def effects(context: Context) -> Rows:
-    """What each factor and each pair explains (:func:`factors.effects`); empty: nothing varies."""
+def effects(context: Context) -> pd.DataFrame:
+    """What each factor and each pair explains (:func:`factors.effects`); no row: nothing varies."""
     try:
-        _, observations = context.once(responses)
-        return records(factors.effects(observations))
+        return factors.effects(context.once(responses)[1])
     except UserError:
-        return []
+        return pd.DataFrame({"factor": []})
 
 
 def responses(context: Context) -> tuple[str, pd.DataFrame]:
@@ -232,16 +253,12 @@ def responses(context: Context) -> tuple[str, pd.DataFrame]:
 
 @dataclass(frozen=True)
 class Content:
-    """What a section shows below its heading."""
+    """What a section shows below its heading; its tables by their ids."""
 
     text: str = ""
     charts: Sequence[Chart] = ()
-    tables: Sequence[TableView] = ()
+    tables: Mapping[str, Part] = field(default_factory=dict)
     notes: Sequence[str] = ()
-
-
-def _always(context: Context) -> bool:
-    return True
 
 
 @dataclass(frozen=True)
@@ -259,23 +276,26 @@ class SectionKind:
     id: str
     heading: str
     build: Callable[[Context], Content]
-    applies: Callable[[Context], bool] = _always
+    applies: Callable[[Context], bool] = lambda _: True
     on_cpus: str = ""
     opened: bool = False
 
     def section(self, context: Context) -> Section | None:
         """The section of a study's page; None where it does not apply."""
-        heading = self.heading
         try:
             if not self.applies(context):
                 return None
             content = self.build(context)
         except UserError as error:
             content = Content(f"Not available: {portable(str(error), [context.study.path])}.")
-        if context.study.on_cpus:
-            heading = self.on_cpus or heading
-            content = replace(content, tables=[with_ranks(view) for view in content.tables])
-        return Section(self.id, heading, **vars(content), opened=self.opened)
+        tables, on_cpus = content.tables, context.study.on_cpus
+        if on_cpus:
+            tables = {id: with_ranks(part) for id, part in tables.items()}
+        return Section(
+            self.id, self.on_cpus if on_cpus and self.on_cpus else self.heading, content.text, content.charts,
+            [as_view(part, id, context.factors) for id, part in tables.items()], content.notes,
+            opened=self.opened,
+        )  # fmt: skip
 
 
 def portable(text: str, folders: Iterable[Path]) -> str:
@@ -294,27 +314,25 @@ def portable(text: str, folders: Iterable[Path]) -> str:
 MOST_BARS = 16  # that a chart names one by one
 
 
-def line_chart(context: Context, id: str, points: Rows, axes: lines.Axes, first: Sequence[str] = ()) -> Chart:
+def line_chart(
+    context: Context, id: str, points: pd.DataFrame, axes: lines.Axes, first: Sequence[str] = ()
+) -> Chart:
     """Lines of the points of a sweep, by the factors that matter most.
 
     Args:
-        points: with the columns of ``axes``, ``facts`` (the factors that tell lines apart) and ``label``.
+        points: the columns of ``axes``, ``facts`` (the factors that tell lines apart) and ``label``.
         first: factors that get the best channels, whatever they explain.
     """
-    facts = [point["facts"] for point in points]
+    facts = points["facts"].tolist()
     others = context.by_effect([name for name in facts[0] if name not in first])
     encoding = encode(facts, [*first, *others])
-    sizes = [name for name in ("nodes", "gpus_per_node") if name in context.factors]
-    sized = [
-        {**point, "sizes": {name: point[name] for name in sizes if point.get(name) is not None}}
-        for point in points
-    ]
-    figure = lines.lines(pd.DataFrame(sized), encoding, axes, _name)
-    wide = bool(encoding.columns)
-    said = [caption(encoding)]
-    if plots.is_cut(figure):
-        said.append(plots.CUT)
-    return Chart(id, figure, " ".join(filter(None, said)), wide)
+    sizes = [name for name in ("nodes", "gpus_per_node") if name in context.factors and name in points]
+    sized = [{name: row[name] for name in row if row[name] is not None} for row in records(points[sizes])]
+    figure = lines.lines(
+        points.assign(sizes=pd.Series(sized, points.index, dtype=object)), encoding, axes, _name
+    )
+    said = [caption(encoding), plots.CUT if plots.is_cut(figure) else ""]
+    return Chart(id, figure, " ".join(filter(None, said)), bool(encoding.columns))
 
 
 def bar_chart(
@@ -347,12 +365,10 @@ def bar_chart(
     return Chart(id, figure, said, bool(encoding.columns))
 
 
-def with_lines(points: Rows, x: str) -> Rows:
+def with_lines(points: pd.DataFrame, x: str) -> pd.DataFrame:
     """The points of configurations that were measured at several ``x``; all of them if none was."""
-    measured: dict[str, set[Any]] = {}
-    for point in points:
-        measured.setdefault(point["label"], set()).add(point[x])
-    return [point for point in points if len(measured[point["label"]]) > 1] or points
+    several = points.groupby("label")[x].transform("nunique") > 1
+    return points[several] if several.any() else points
 
 
 def _name(factor: str, level: Any) -> str:

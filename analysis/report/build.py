@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.display.lines import levels
-from analysis.display.metrics import RANKS_PER_NODE
+from analysis.display.metrics import RANKS_PER_NODE, records
 from analysis.frames.study import Study
 from analysis.measures import expense
 from analysis.report import (
@@ -18,7 +18,7 @@ from analysis.report import (
     stragglers,
     traced,
 )
-from analysis.report.base import Content, Context, SectionKind, as_view, in_a_line, portable
+from analysis.report.base import Content, Context, SectionKind, in_a_line, portable
 from analysis.report.diagnosis import LOST, PLACES, SCALES, TRY, diagnosis
 from analysis.report.render import Cell, Filter, Heading, Line, Page, Row, Section, TableView
 from jobs.run_fields import as_text
@@ -47,11 +47,11 @@ MEASURED_TRACES = (
 def _cost(context: Context) -> Content:
     """Memory, energy, startup and node-hours."""
     answer, by_rank = expense.expense(context.study), expense.expense(context.study, by="rank")
-    views = [as_view(replace(part, title=""), "cost-table", context.factors) for part in answer.tables]
+    tables = {"cost-table": replace(answer.tables[0], title="")}
     if len(by_rank.rows) > len(answer.rows):
         first = replace(by_rank, rows=by_rank.rows[:RANKS], title="By rank", caption="")
-        views += [as_view(part, "cost-by-rank", context.factors) for part in first.tables]
-    return Content(tables=views)
+        tables["cost-by-rank"] = first.tables[0]
+    return Content(tables=tables)
 
 
 # Reference files say nothing of what their runs cost.
@@ -156,7 +156,7 @@ def filters_of(context: Context) -> list[Filter]:
     """A filter for each factor, with its levels."""
     filters = []
     for name in context.factors:
-        values = [value for value in levels(context.configurations, name) if value is not None]
+        values = [value for value in levels(records(context.configurations), name) if value is not None]
         if len(values) > 1:
             label = in_a_line(RANKS_PER_NODE) if name == "gpus_per_node" and context.study.on_cpus else ""
             filters.append(Filter(name, [as_text(value) for value in values], label))

@@ -1,5 +1,6 @@
 """The page of two results, before and after: what changed, as analysis.compare and its tests have it."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ import pandas as pd
 
 from analysis.display import plots
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
-from analysis.display.metrics import Rows, records
+from analysis.display.metrics import records
 from analysis.display.plots import GREEN, GREY, SKY, VERMILLION
 from analysis.display.terminal import Answer
 from analysis.frames.study import Study
@@ -42,7 +43,7 @@ def build(a: Study, b: Study, across: Sequence[str] = ()) -> Page:
     answer = compared(a, b, across)
     if not answer.tables:
         raise UserError(_SAME.format(what="traces" if of_traces else "runs"))
-    sections = [_change_of_traces(answer)] if of_traces else [_change(answer), *_scaling(a, b, names)]
+    sections = [_change(answer, of_traces), *([] if of_traces else _scaling(a, b, names))]
     a.log.join(b.log, a.path.resolve() == b.path.resolve())
     folders = [a.path, b.path]
     return Page(
@@ -58,61 +59,62 @@ def build(a: Study, b: Study, across: Sequence[str] = ()) -> Page:
 
 def names_of(a: Path, b: Path) -> tuple[str, str]:
     """What the two are called on their page: ``A: before``, ``B: after``."""
-    of_a, of_b = a.resolve().name, b.resolve().name
-    if of_a == of_b:
-        of_a, of_b = str(a), str(b)
-    return f"A: {of_a}", f"B: {of_b}"
+    paths = [a.resolve(), b.resolve()]
+    named = [path.name for path in paths]
+    if a.name == b.name:
+        common = os.path.commonpath([path.parent for path in paths])
+        named = [str(path.relative_to(common)) for path in paths]
+    return f"A: {named[0]}", f"B: {named[1]}"
 
 
-def _change(answer: Answer) -> Section:
-    """The change of each configuration's step as bars, and the rows of analysis.compare."""
-    rows = records(answer.rows)
-    steps = [row for row in rows if row["kind"] == "step"]
-    named = [{**row, "configuration": label, "facts": {}, "judged": row["verdict"]}
-             for row, label in zip(steps, labels_of(steps, varied(steps)), strict=True)]  # fmt: skip
-    ordered = sorted(named, key=lambda row: row["effect_pct"])
-    half = MOST_BARS // 2
-    drawn = ordered if len(ordered) <= MOST_BARS else [*ordered[:half], *ordered[-half:]]
-    charts = []
-    if drawn:
-        figure = plots.changes(pd.DataFrame(drawn), _COLOURS, "Step, B relative to A", SHOWN)
-        charts = [Chart("change", figure, wide=True)]
-    return _section(answer, charts)
-
-
-def _section(answer: Answer, charts: Sequence[Chart]) -> Section:
-    views = [as_view(replace(part, title=""), "change-table", ()) for part in answer.tables]
+def _change(answer: Answer, of_traces: bool) -> Section:
+    """The change of each configuration's step as bars, of traces that of each part; and the rows of both."""
+    rows = pd.DataFrame(answer.rows)
+    bars = _parts(rows) if of_traces else _steps(rows)
+    bars = bars.assign(facts=pd.Series([{}] * len(bars), bars.index, dtype=object))
+    if of_traces:
+        figure = plots.growth(bars, "Parts of a step, B minus A")
+    else:
+        figure = plots.changes(bars, _COLOURS, "Step, B relative to A", SHOWN)
+    charts = [Chart("change", figure, wide=not of_traces)] if len(bars) else []
+    views = [as_view(replace(part, title=""), "change-table") for part in answer.tables]
     return Section("change", "What changed?", "", charts, views, opened=True)
+
+
+def _steps(rows: pd.DataFrame) -> pd.DataFrame:
+    """A bar a configuration; of too many those that changed most."""
+    steps = rows[rows["kind"] == "step"]
+    named = records(steps)
+    bars = steps.assign(configuration=labels_of(named, varied(named)), judged=steps["verdict"])
+    bars = bars.sort_values("effect_pct", kind="stable")
+    half = MOST_BARS // 2
+    return bars if len(bars) <= MOST_BARS else pd.concat([bars.head(half), bars.tail(half)])
+
+
+def _parts(rows: pd.DataFrame) -> pd.DataFrame:
+    """A bar a part of a step, the largest change on top."""
+    parts = rows[rows["kind"] == "parts"].dropna(subset="difference_ms")
+    if rows["run"].nunique() > 1:
+        parts = parts.assign(quantity=parts["run"] + ": " + parts["quantity"])
+    return parts.sort_values("difference_ms", key=lambda ms: -ms.abs(), kind="stable").head(MOST_BARS)
 
 
 def _scaling(a: Study, b: Study, names: tuple[str, str]) -> list[Section]:
     """Throughput and efficiency of both against ranks; none where neither has unprofiled runs."""
     contexts = Context(a), Context(b)
     curves = max((context.curves for context in contexts), key=len)
-    points: Rows = []
+    frames = []
     for context, name in zip(contexts, names, strict=True):
-        for point in points_against_ranks(context.own, curves):
-            with_side = {**point["facts"], RESULTS: name}
-            points.append({**point, "facts": with_side, "label": f"{name}: {point['label']}"})
-    if not points:
+        if len(context.own):
+            points = points_against_ranks(context.own, curves)
+            sides = [{**facts, RESULTS: name} for facts in points["facts"]]
+            of_side = pd.Series(sides, points.index, dtype=object)
+            frames.append(points.assign(facts=of_side, label=f"{name}: " + points["label"]))
+    if not frames:
         return []
+    points = pd.concat(frames, ignore_index=True)
     charts = [
         line_chart(contexts[1], f"changed-{axes.y}", points, axes, [RESULTS])
         for axes in (THROUGHPUT, EFFICIENCY)
     ]
     return [Section("changed-scaling", "Scaling, before and after", "", charts)]
-
-
-def _change_of_traces(answer: Answer) -> Section:
-    """The growth of each part of a step, and the rows of analysis.compare."""
-    rows = records(answer.rows)
-    parts = [row for row in rows if row["kind"] == "parts" and row["difference_ms"] is not None]
-    several = len({row["run"] for row in rows}) > 1
-    grown = [
-        {**row, "quantity": f"{row['run']}: {row['quantity']}" if several else row["quantity"], "facts": {}}
-        for row in sorted(parts, key=lambda row: -abs(row["difference_ms"]))[:MOST_BARS]
-    ]
-    charts = (
-        [Chart("change", plots.growth(pd.DataFrame(grown), "Parts of a step, B minus A"))] if grown else []
-    )
-    return _section(answer, charts)

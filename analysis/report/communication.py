@@ -1,6 +1,7 @@
 """Sections on communication: collectives of runs, MPI as TAU saw it, and shares of GPUs' time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -19,8 +20,8 @@ from analysis.report.base import (
     as_view,
     bar_chart,
     by_configuration,
-    called,
     facts,
+    labelled,
     line_chart,
     varied,
     with_lines,
@@ -54,13 +55,13 @@ def _applies(context: Context) -> bool:
 
 def _communication(context: Context) -> Content:
     """Collectives of runs of several ranks, and MPI of TAU's tables."""
-    halves = []
-    if _several_ranks(context) and (context.rows_if_any(_answer) or not messages.has_tau(context.study)):
+    has_tau, halves = messages.has_tau(context.study), []
+    if _several_ranks(context) and (len(context.frame_if_any(_answer)) or not has_tau):
         halves.append(_collectives(context))
-    if messages.has_tau(context.study):
+    if has_tau:
         halves.append(_mpi(context))
-    charts = [chart for half in halves for chart in half.charts]
-    return Content("", charts, [table for half in halves for table in half.tables])
+    tables = {id: part for half in halves for id, part in half.tables.items()}
+    return Content("", [chart for half in halves for chart in half.charts], tables)
 
 
 def _collectives(context: Context) -> Content:
@@ -71,8 +72,7 @@ def _collectives(context: Context) -> Content:
     if len(complete):
         charts.append(bar_chart(context, "waits", complete, WAITED, "Transfer and waiting"))
     (part,) = answer.tables
-    view = as_view(part, "communication-table", context.factors)
-    return Content("", charts, [view])
+    return Content("", charts, {"communication-table": part})
 
 
 def together(rows: pd.DataFrame) -> pd.DataFrame:
@@ -87,22 +87,18 @@ def _answer(context: Context) -> Answer:
 
 
 def _mpi(context: Context) -> Content:
-    rows = context.once(_messages)
-    fields = varied(rows)
-    lines = [name for name in fields if name not in ("nodes", "world_size")]
-    labelled = context.with_facts([{**row, "label": called(row, lines)} for row in rows], lines)
+    answer = messages.answer(context.study)
+    rows = pd.DataFrame(answer.rows)
+    lines = [name for name in varied(rows) if name not in ("nodes", "world_size")]
+    points = labelled(rows, lines, context.facts_of_lines(lines))
     charts = [
         line_chart(context, f"mpi-{axes.y}", with_lines(known, axes.x), axes)
         for axes in _MPI_CHARTS
         # Of profiles that were converted the number of nodes is not known.
-        if (known := [row for row in labelled if pd.notna(row.get(axes.y)) and row.get(axes.x) is not None])
+        if len(known := points.dropna(subset=[axes.x, axes.y]))
     ]
-    (part,) = messages.answer(context.study).tables
-    return Content("", charts, [as_view(part, "mpi-table", context.factors)])
-
-
-def _messages(context: Context) -> Rows:
-    return records(messages.messages(context.study))
+    (part,) = answer.tables
+    return Content("", charts, {"mpi-table": part})
 
 
 def _batch_sizes_differ(context: Context) -> bool:
@@ -113,20 +109,19 @@ def _batch_sizes_differ(context: Context) -> bool:
 def _activities(context: Context) -> Content:
     activities = activities_of(context.study)
     runs = fields_of(context.study).loc[activities["run"].unique()]
-    return of_shares(shares_of(activities, runs), context.factors, context.study.unit)
+    return of_shares(pd.DataFrame(shares_of(activities, runs)), context.factors, context.study.unit)
 
 
-def of_shares(shares: Rows | pd.DataFrame, factors: Sequence[str] = (), unit: str = "GPU") -> Content:
+def of_shares(shares: pd.DataFrame, factors: Sequence[str] = (), unit: str = "GPU") -> Content:
     """What communication and copies take of GPUs' time, of rows of analysis.activities --shares."""
     rows = records(shares)
-    points = pd.DataFrame([{**row, "label": _label(row), "facts": facts(row, factors)} for row in rows])
-    with_batch = points[points["batch"].notna()]
-    charts = [Chart("activities", plots.shares(with_batch, unit))] if len(with_batch) else []
-    shown = filled(columns(SHARES), rows)
-    return Content("", charts, [as_view(Part("", rows, shown), "activities-table", factors)])
+    of_rows = pd.Series([facts(row, factors) for row in rows], shares.index, dtype=object)
+    points = shares.assign(label=[_label(row) for row in rows], facts=of_rows).dropna(subset="batch")
+    charts = [Chart("activities", plots.shares(points, unit))] if len(points) else []
+    return Content("", charts, {"activities-table": Part("", rows, filled(columns(SHARES), rows))})
 
 
-def _label(row: dict) -> str:
+def _label(row: Mapping[str, Any]) -> str:
     size = row["world_size"]
     gpus = "GPUs unknown" if size is None else f"{size} GPU{'s' * (size != 1)}"
     return f"{gpus}, {row['backend']}" if row["backend"] else gpus
@@ -140,5 +135,7 @@ ACTIVITIES = SectionKind(
 
 def page(rows: Rows | pd.DataFrame, name: str) -> Page:
     """A page that holds shares alone."""
-    section = Section(ACTIVITIES.id, ACTIVITIES.heading, **vars(of_shares(rows)))
+    content = of_shares(pd.DataFrame(rows))
+    views = [as_view(part, id) for id, part in content.tables.items()]
+    section = Section(ACTIVITIES.id, ACTIVITIES.heading, "", content.charts, views)
     return Page(f"Communication and copies: {name}", f"configurations: {len(rows)}", [], [section], "", [])

@@ -15,7 +15,7 @@ from analysis.display.plots import BLUE, PALE_GREY
 from analysis.frames.steps import series_of
 from analysis.frames.study import RECORDING, Source, Study
 from analysis.measures.critical_path import PARTS, RunPaths, answer, parts_of, paths_of
-from analysis.report.base import Content, Context, SectionKind, as_view, facts
+from analysis.report.base import Content, Context, SectionKind, called, facts
 from analysis.report.render import Chart
 from profiling.errors import UserError
 
@@ -67,8 +67,8 @@ def _critical_path(context: Context) -> Content:
     of = "ms in the recording" if context.study.a_step([source.id]) == RECORDING else "ms per step"
     chart = Chart("critical-path", plots.parts(points, _COLOURS, "Critical path", of=of))
     (part,) = answer(context.study, rows).tables
-    view = as_view(replace(part, title="", caption=""), "critical-path-table", context.factors)
-    return Content(source.id, [chart], [view])
+    tables = {"critical-path-table": replace(part, title="", caption="")}
+    return Content(called(source.fields, context.factors), [chart], tables)
 
 
 CRITICAL_PATH = SectionKind("critical-path", "What would shorten the step?", _critical_path, _applies)

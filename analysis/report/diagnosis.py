@@ -7,12 +7,12 @@ what makes it late. Both are taken off the parts, so that each percentage point 
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from analysis.display.metrics import Rows, records
 from analysis.frames.divide import EVERY, finest
@@ -24,7 +24,7 @@ from analysis.measures.points import NO_SAMPLES, bases_of, findings, point_names
 from analysis.measures.scaled import above_ideal
 from analysis.measures.stragglers import is_late
 from analysis.prediction.configurations import CONFIGURATION
-from analysis.report import prediction, stragglers, traced
+from analysis.report import prediction, published, stragglers, traced
 from analysis.report.base import Context, called
 from jobs.run_fields import own_names
 from profiling.findings import Finding
@@ -104,30 +104,34 @@ STEPS_DISAGREE = "profiled and unprofiled steps disagree"
 IN_LONG_STEPS = "most of it is in steps that take longer than the median"
 NO_BASELINE = "no baseline among the results"
 NO_DURATIONS = "kernel tables hold no step durations"
+_NONE = pd.DataFrame()
 _SHARE_OF_BANDWIDTH = 0.25  # of what transfer costs, that links of twice the bandwidth take off
 
 
 def diagnosis(context: Context) -> list[Finding]:
     """The findings of the opening, in its order."""
-    if context.own:
-        return [*_incomplete(context), *of_runs(context)]
-    if context.traces:
-        return [*traced.findings_of(context), *_of_reference(context.others)]
-    return _of_reference(context.others)
+    if len(context.own):
+        return [*_incomplete(context), *_of_runs(context)]
+    return [*(traced.findings_of(context) if context.traces else []), *_of_reference(context)]
 
 
-def of_runs(context: Context) -> list[Finding]:
-    """Of runs of our own: how they scale, and the causes of the loss of the configuration that loses most."""
-    named = bool(context.series)
-    own = [{**row, "called": called(row, context.series) if named else None} for row in context.own]
+def _of_runs(context: Context) -> list[Finding]:
+    """How our runs scale, and the causes of the loss of the configuration that loses most."""
+    names = [called(row, context.series) if context.series else None for row in records(context.own)]
     widest = context.once(stragglers.widest)
-    late = records(widest.rows) if widest else []
-    predicted = context.rows_if_any(prediction.predicted)
-    return of_rows(own, late, predicted, list(findings(points_of(context.study, None))))
+    return of_rows(
+        context.own.assign(called=pd.Series(names, context.own.index, dtype=object)),
+        widest.rows if widest else _NONE,
+        context.frame_if_any(prediction.predicted),
+        list(findings(points_of(context.study, None))),
+    )
 
 
 def of_rows(
-    own: Rows, late: Rows | None = None, predicted: Rows | None = None, of_points: Sequence[Finding] = ()
+    own: pd.DataFrame,
+    late: pd.DataFrame = _NONE,
+    predicted: pd.DataFrame = _NONE,
+    of_points: Sequence[Finding] = (),
 ) -> list[Finding]:
     """The findings of rows of :mod:`analysis.scaled`, each with what it is ``called``.
 
@@ -136,26 +140,31 @@ def of_rows(
         predicted: rows of :mod:`analysis.predict` with what-ifs.
         of_points: findings on the configurations.
     """
-    late, predicted = late or [], predicted or []
-    if all(row["world_size"] == row["base_world_size"] for row in own):
-        return [*_fastest(own), *_step_takes(_slowest(own)), *_held_up(late_ranks(late))]
-    scaled = [row for row in own if row["world_size"] != row["base_world_size"]]
-    best, worst, judged = certainty.leading(scaled)
-    of_runs = [row for row in late if _of_point(row, judged)]
-    here = late_ranks(of_runs)
-    causes = _causes(own, judged, here, gains(judged, predicted))
+    rows, of_scaled = records(own), records(own[own["world_size"] != own["base_world_size"]])
+    if not of_scaled:
+        slowest = max(rows, key=lambda row: (row["world_size"], _number(row, "step_ms")))
+        return [*_fastest(rows), *_step_takes(slowest), *_if_any(late_ranks(late))]
+    best, worst, judged = certainty.leading(of_scaled)
+    names = (*CONFIGURATION, *own_names(judged), "nodes", "gpus_per_node")
+    known = [name for name in names if name in late]
+    of_judged = late.loc[[prediction.same(row, judged, known) for row in records(late)]]
+    here = late_ranks(of_judged)
+    gained = gains(judged, predicted)
+    causes = _causes(rows, judged, here, gained)
     if not any(one.code == "straggler_costs" for one in causes):
-        causes += _held_up(here or late_ranks(late))
+        causes += _if_any(here or late_ranks(late))
     return [
         *(one for one in of_points if one.code in ("devices_differ", "threads_differ")),
-        *certainty.uncertain(scaled),
+        *certainty.uncertain(of_scaled),
         _efficiency(best),
         *([_efficiency(worst)] if worst is not best else []),
         *(one for one in of_points if one.code == "above_ideal"),
         *_step_takes(judged),
         *causes,
-        *(_suspected(of_runs) if not here else []),
-        *to_try(judged, own, predicted, causes, here),
+        *(_suspected(of_judged) if not here else []),
+        *_measured_gain(judged, rows),
+        *(prediction.disagreement(predicted) or _simulated(own, gained, causes, here)),
+        *_advice(gained, causes, here),
     ]
 
 
@@ -168,9 +177,8 @@ def _incomplete(context: Context) -> list[Finding]:
     return found
 
 
-def _of_point(late: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
-    names = (*CONFIGURATION, *own_names(row), "nodes", "gpus_per_node")
-    return all(str(late.get(name, row.get(name))) == str(row.get(name)) for name in names)
+def _if_any(finding: Finding | None) -> list[Finding]:
+    return [finding] if finding else []
 
 
 # --- how it scales ----------------------------------------------------------------------------------------
@@ -186,10 +194,10 @@ def _efficiency(row: Mapping[str, Any]) -> Finding:
     return Finding("scaling_efficiency", configuration=row["called"], data=data)
 
 
-def _fastest(own: Rows) -> list[Finding]:
+def _fastest(rows: Rows) -> list[Finding]:
     """That scaling is not known and why, and the throughput that is."""
-    known = [row for row in own if row["images_per_s"] is not None]
-    sizes = {row["world_size"] for row in own}
+    known = [row for row in rows if row["images_per_s"] is not None]
+    sizes = {row["world_size"] for row in rows}
     reason = NO_SAMPLES if not known else "one world size" if len(sizes) == 1 else "no common baseline"
     found = [Finding("scaling_unknown", data={"reason": reason})]
     if known:
@@ -198,10 +206,6 @@ def _fastest(own: Rows) -> list[Finding]:
         data = {"images_per_s": best["images_per_s"], "ends": ends, "ranks": best["world_size"]}
         found.append(Finding("fastest", configuration=best["called"], data=data))
     return found
-
-
-def _slowest(own: Rows) -> dict[str, Any]:
-    return max(own, key=lambda row: (row["world_size"], _number(row, "step_ms")))
 
 
 def _step_takes(row: Mapping[str, Any]) -> list[Finding]:
@@ -222,147 +226,93 @@ def _step_takes(row: Mapping[str, Any]) -> list[Finding]:
 # --- what is lost -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Late:
-    """The ranks for which the others wait repeatedly.
-
-    Attributes:
-        ranks: those of one cause; the one that is waited for longest comes first.
-        node: of the first one; empty if that differs between runs.
-        ms, share_pct: how long the others wait for the first, per step; in percent of the step.
-        by_collectives: whether collectives told that; else stages did, and it is a lower bound.
-        cause: as analysis.stragglers has it.
-    """
-
-    ranks: tuple[int, ...]
-    node: str
-    ms: float
-    share_pct: float
-    by_collectives: bool
-    cause: str
-
-
-def late_ranks(rows: Rows) -> Late | None:
-    """The ranks that are named in most of the runs that tell; None if there are none.
+def late_ranks(frame: pd.DataFrame) -> Finding | None:
+    """The finding on ranks that are named in most of the runs that tell; None: there are none.
 
     Collectives tell by how much a rank is late, stages a lower bound of it. So either may name a rank, and
-    where collectives were recorded they say by how much.
+    where collectives were recorded they say by how much. Ranks are those of one cause, the latest first.
 
     Args:
-        rows: of :mod:`analysis.stragglers`, of runs of one configuration and world size, with their ``run``.
+        frame: rows of :mod:`analysis.stragglers`, of runs of one configuration and world size.
     """
-    recorded = [row for row in rows if row.get("told_by") == BY_COLLECTIVES]
-    often = _often(recorded) or _often([row for row in rows if row.get("told_by") != BY_COLLECTIVES])
-    measured = {
-        rank: [row for row in recorded if row["rank"] == rank] or named for rank, named in often.items()
-    }
-    share_pct = {
-        rank: median(100 * row["mean_lateness_ms"] / row["step_ms"] for row in of)
-        for rank, of in measured.items()
-    }
-    ranks = sorted((rank for rank in often if share_pct[rank] >= LEAST_PCT), key=lambda one: -share_pct[one])
-    if not ranks:
+    if frame.empty:
         return None
-    causes = {rank: _most_often([row["cause"] for row in often[rank]]) for rank in ranks}
-    first, nodes = ranks[0], {row["node"] for row in often[ranks[0]]}
-    return Late(
-        tuple(rank for rank in ranks if causes[rank] == causes[first]),
-        (nodes.pop() or "") if len(nodes) == 1 else "",
-        median(row["mean_lateness_ms"] for row in measured[first]),
-        share_pct[first],
-        all(row.get("told_by") == BY_COLLECTIVES for row in measured[first]),
-        causes[first],
-    )
-
-
-def _most_often(causes: Sequence[str]) -> str:
-    return max(causes, key=causes.count)
-
-
-def _often(rows: Rows) -> dict[int, Rows]:
-    """The rows in which a rank is named, of ranks that are named in most of the rows' runs."""
-    runs = {row["run"] for row in rows}
-    named: dict[int, Rows] = {}
-    for row in rows:
-        if row["verdict"] == STRAGGLER:
-            named.setdefault(row["rank"], []).append(row)
-    return {rank: of for rank, of in named.items() if len(of) > LATE_RUNS_SHARE * len(runs)}
-
-
-def _held_up(late: Late | None) -> list[Finding]:
-    if late is None:
-        return []
+    exact = frame["told_by"] == BY_COLLECTIVES
+    named = _often(frame[exact])
+    named = _often(frame[~exact]) if named.empty else named
+    recorded = frame[exact & frame["rank"].isin(named["rank"])]
+    measured = pd.concat([recorded, named[~named["rank"].isin(recorded["rank"])]])
+    of_ranks = measured["rank"]
+    shares_pct = (100 * measured["mean_lateness_ms"] / measured["step_ms"]).groupby(of_ranks).median()
+    shares_pct = shares_pct[shares_pct >= LEAST_PCT].sort_values(ascending=False, kind="stable")
+    if shares_pct.empty:
+        return None
+    causes = named.groupby("rank")["cause"].agg(lambda of: Counter(of).most_common(1)[0][0])
+    first = shares_pct.index[0]
+    nodes, of_first = named["node"][named["rank"] == first].unique(), measured[of_ranks == first]
     data = {
-        "stragglers": late.ranks, "node": late.node, "wait_ns": 1e6 * late.ms, "share_pct": late.share_pct,
-        "cause": late.cause, "from": "collectives" if late.by_collectives else "stages, at least",
+        "stragglers": [int(rank) for rank in shares_pct.index if causes[rank] == causes[first]],
+        "node": (nodes[0] or "") if len(nodes) == 1 else "",
+        "wait_ns": 1e6 * float(of_first["mean_lateness_ms"].median()),
+        "share_pct": float(shares_pct[first]), "cause": causes[first],
+        "from": "collectives" if first in set(recorded["rank"]) else "stages, at least",
     }  # fmt: skip
-    return [Finding("straggler_costs", data=data)]
+    return Finding("straggler_costs", data=data)
 
 
-def _suspected(rows: Rows) -> list[Finding]:
+def _often(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows that name a straggler, of ranks that are named in most of the runs."""
+    named = frame[frame["verdict"] == STRAGGLER]
+    times = named.groupby("rank")["rank"].transform("size")
+    return named[times > LATE_RUNS_SHARE * frame["run"].nunique()]
+
+
+def _suspected(frame: pd.DataFrame) -> list[Finding]:
     """Ranks that came late by enough in a traced run, which may be chance."""
-    unsure = [
-        row for row in rows
-        if row.get("told_by") == BY_COLLECTIVES and row["verdict"] in (CHANCE, TOO_FEW) and is_late(row)
-    ]  # fmt: skip
-    if not unsure:
+    if frame.empty:
         return []
-    longest = max(row["mean_lateness_ms"] for row in unsure)
-    data = {"suspects": sorted({row["rank"] for row in unsure}), "wait_ns": 1e6 * longest}
-    return [Finding("straggler_suspected", data=data)]
+    may_be = (frame["told_by"] == BY_COLLECTIVES) & frame["verdict"].isin((CHANCE, TOO_FEW))
+    unsure = frame[may_be & is_late(frame)]
+    data = {"suspects": sorted(set(unsure["rank"].tolist())),
+            "wait_ns": 1e6 * float(unsure["mean_lateness_ms"].max())}  # fmt: skip
+    return [Finding("straggler_suspected", data=data)] if len(unsure) else []
 
 
-@dataclass(frozen=True)
-class Cause:
-    """What costs scaling: :data:`LATE_RANKS` or a part of a step, in percentage points of efficiency."""
+def of_loss(row: Mapping[str, Any], late: Finding | None) -> dict[str, float]:
+    """What costs scaling in percentage points, the largest first: :data:`LATE_RANKS`, and parts of a step.
 
-    kind: str
-    cost_pct: float
-
-
-def of_loss(row: Mapping[str, Any], late: Late | None) -> list[Cause]:
-    """The causes of a configuration's loss, the one that costs most first.
+    What late ranks cost is taken off the parts: the others wait for them, their own step holds it.
 
     Args:
         row: of :mod:`analysis.scaled`, whose parts of the loss are known.
-        late: the ranks that are late there.
     """
-    parts = finest({name: None if row.get(f"loss_{name}_pct") is None else float(row[f"loss_{name}_pct"])
-                    for name in EVERY})  # fmt: skip
-    causes = [Cause(LATE_RANKS, late.share_pct)] if late else []
+    costs = finest({name: _number(row, f"loss_{name}_pct") for name in EVERY})
     if late:
-        parts = _without(parts, late, int(row["world_size"]))
-    causes += [Cause(name, cost) for name, cost in parts.items()]
-    return sorted(causes, key=lambda cause: -cause.cost_pct)
+        share_pct, own = late.data["share_pct"], len(late.data["stragglers"]) / row["world_size"]
+        waits = "exposed_wait" if "exposed_wait" in costs else "exposed_communication"
+        # Of a node all ranks are late alike, by what is longest on them.
+        longest = max((name for name in costs if name != waits), key=lambda name: costs[name])
+        part = _OWN_PART.get(late.data["cause"], longest)
+        part = part if part in costs else "idle" if "idle" in costs else longest
+        costs = {
+            name: cost - share_pct * ((1 - own) * (name == waits) + own * (name == part))
+            for name, cost in costs.items()
+        }
+        costs = {LATE_RANKS: share_pct, **costs}
+    return dict(sorted(costs.items(), key=lambda cost: -cost[1]))
 
 
-def _without(parts: Mapping[str, float], late: Late, ranks: int) -> dict[str, float]:
-    """The parts without what the late ranks cost: the others wait for it, their own step holds it."""
-    own = len(late.ranks) / ranks
-    waits = "exposed_wait" if "exposed_wait" in parts else "exposed_communication"
-    # Of a node all ranks are late alike, by what is longest on them.
-    longest = max((name for name in parts if name != waits), key=lambda name: parts[name])
-    part = _OWN_PART.get(late.cause, longest)
-    part = part if part in parts else "idle" if "idle" in parts else longest
-    return {
-        name: cost - late.share_pct * ((1 - own) * (name == waits) + own * (name == part))
-        for name, cost in parts.items()
-    }
-
-
-def ends_of(row: Mapping[str, Any], cause: Cause) -> list[float]:
+def ends_of(row: Mapping[str, Any], kind: str, cost_pct: float) -> list[float]:
     """The interval of a cause's cost, percentage points; empty: it has none.
 
     What late ranks take off a part moves its interval as it moves the part.
     """
-    part, low, high = (_number(row, f"loss_{cause.kind}_pct{end}") for end in ("", "_low", "_high"))
-    moved = cause.cost_pct - part
+    part, low, high = (_number(row, f"loss_{kind}_pct{end}") for end in ("", "_low", "_high"))
+    moved = cost_pct - part
     return [low + moved, high + moved] if math.isfinite(low + high + moved) else []
 
 
-def _causes(
-    own: Rows, row: dict[str, Any], late: Late | None, gained: Mapping[str, Mapping[str, Any]]
-) -> list[Finding]:
+def _causes(rows: Rows, row: dict[str, Any], late: Finding | None, gained: Rows) -> list[Finding]:
     """What costs the configuration its scaling, the largest first; each percentage point has one cause.
 
     Args:
@@ -373,41 +323,40 @@ def _causes(
     if lost_pct(row) < least_pct(row):
         data = {"lost_pct": max(0.0, lost_pct(row)), "least_pct": least_pct(row), "ranks": row["world_size"]}
         return [] if above_ideal(row) else [Finding("loss_small", configuration=row["called"], data=data)]
-    base, rest = _base_of(own, row), _number(row, "loss_unattributed_pct")
+    base, rest = _base_of(rows, row), _number(row, "loss_unattributed_pct")
     if base is None or math.isnan(rest):
         return _from_stages(base, row)
     if other_steps(row) or abs(rest) > UNATTRIBUTED_SHARE * row["loss_pct"]:
-        if late and late.share_pct >= UNATTRIBUTED_SHARE * lost_pct(row):
-            return []  # half of the loss is enough to call the late rank the cause
-        return [_unexplained(row, STEPS_DISAGREE)]
-    causes = of_loss(row, late)
-    large = [one for one in causes if one.cost_pct >= max(least_pct(row), LIMITING_SHARE * row["loss_pct"])]
+        # Half of the loss is enough to call the late rank the cause.
+        known = late and late.data["share_pct"] >= UNATTRIBUTED_SHARE * lost_pct(row)
+        return [] if known else [_unexplained(row, STEPS_DISAGREE)]
+    costs = of_loss(row, late)
 
-    def found(cause: Cause, code: str = "cause_of_loss") -> list[Finding]:
-        if cause.kind == LATE_RANKS:
-            return _held_up(late)
-        limit = limit_of_transfer(cause.cost_pct, gained) if cause.kind == "exposed_transfer" else ""
-        return [_cause(row, cause, code, limit)]
+    def found(kind: str, code: str = "cause_of_loss") -> Finding:
+        if kind == LATE_RANKS and late:
+            return late
+        limit = limit_of_transfer(costs[kind], gained) if kind == "exposed_transfer" else ""
+        return _cause(row, kind, costs[kind], code, limit)
 
+    enough = max(least_pct(row), LIMITING_SHARE * row["loss_pct"])
+    large = [kind for kind, cost in costs.items() if cost >= enough]
     if not large:
-        return found(causes[0])
-    certain = [one for one in large if not (ends := ends_of(row, one)) or ends[0] > 0][:2]
-    least = certain[-1].cost_pct if certain else 0.0
-    doubtful = [one for one in large if one not in certain and one.cost_pct >= least][:2]
-    return [
-        *(finding for one in certain for finding in found(one)),
-        *(finding for one in doubtful for finding in found(one, "cause_uncertain")),
-    ]
+        return [found(next(iter(costs)))]
+    certain = [one for one in large if not (ends := ends_of(row, one, costs[one])) or ends[0] > 0][:2]
+    least = costs[certain[-1]] if certain else 0.0
+    doubtful = [one for one in large if one not in certain and costs[one] >= least][:2]
+    return [*(found(kind) for kind in certain), *(found(kind, "cause_uncertain") for kind in doubtful)]
 
 
-def _cause(row: Mapping[str, Any], cause: Cause, code: str = "cause_of_loss", limit: str = "") -> Finding:
-    strong = cause.kind == "compute" and row.get("scaling") == "strong"
-    name = CAUSES["fewer_images" if strong else cause.kind] + (f" ({limit})" if limit else "")
-    ends = ends_of(row, cause)
+def _cause(
+    row: Mapping[str, Any], kind: str, cost_pct: float, code: str = "cause_of_loss", limit: str = ""
+) -> Finding:
+    strong = kind == "compute" and row.get("scaling") == "strong"
+    name = CAUSES["fewer_images" if strong else kind] + (f" ({limit})" if limit else "")
+    ends = ends_of(row, kind, cost_pct)
     data = {
-        "kind": cause.kind, "limit": limit, "cause": name, "cost_pct": cause.cost_pct, "ends": ends,
-        "high_pct": ends[1] if ends else cause.cost_pct,
-        "lost_pct": lost_pct(row), "ranks": row["world_size"],
+        "kind": kind, "limit": limit, "cause": name, "cost_pct": cost_pct, "ends": ends,
+        "high_pct": ends[1] if ends else cost_pct, "lost_pct": lost_pct(row), "ranks": row["world_size"],
     }  # fmt: skip
     return Finding(code, configuration=row["called"], data=data)
 
@@ -426,76 +375,50 @@ def _from_stages(base: Mapping[str, Any] | None, row: Mapping[str, Any]) -> list
         # The median step shows little of a loss that is in few long steps, nor do medians of stages.
         shown = lost_ms >= LIMITING_SHARE * lost_pct(row) / 100 * _number(row, "step_ms")
         if shown and grown_ms >= LIMITING_SHARE * lost_ms:
-            cost = 100 * grown_ms / _number(row, "step_ms")
-            return [_cause(row, Cause("exposed_loader", cost))]
+            return [_cause(row, "exposed_loader", 100 * grown_ms / _number(row, "step_ms"))]
         if not shown:
             return [_unexplained(row, IN_LONG_STEPS)]
     return [_unexplained(row, row.get("loss_note") or NO_BASELINE)]
 
 
-def _base_of(own: Rows, row: Mapping[str, Any]) -> dict[str, Any] | None:
+def _base_of(rows: Rows, row: Mapping[str, Any]) -> dict[str, Any] | None:
     """The row of the baseline; None: it is not among them."""
-    names = point_names(*own)
-    every = [{name: one.get(name) for name in names} for one in own]
+    names = point_names(*rows)
+    every = [{name: one.get(name) for name in names} for one in rows]
     place = every.index({name: row.get(name) for name in names})
-    base = own[bases_of(every, row.get("scaling", "weak"))[place]]
+    base = rows[bases_of(every, row.get("scaling", "weak"))[place]]
     return base if base["world_size"] == row["base_world_size"] else None
 
 
 # --- what to try ------------------------------------------------------------------------------------------
 
 
-def to_try(
-    row: Mapping[str, Any], own: Rows, predicted: Rows, causes: Iterable[Finding], late: Late | None
-) -> list[Finding]:
-    """What runs show to be faster, what a simulation gains, and what may help against the first cause."""
-    kinds = [one.data["kind"] for one in causes if "kind" in one.data]
-    known = gains(row, predicted)
-    changes = {name for kind in [*kinds, *([LATE_RANKS] if late else [])] for name in WHAT_IFS.get(kind, ())}
-    new = [
-        one
-        for one in known.values()
-        if one["what_if"].partition("=")[0] in changes and not prediction.was_measured(one, own)
-    ]
-    found = measured_gain(row, own)
-    if contradicted := prediction.disagreement(predicted):
-        found.append(contradicted)
-    else:
-        best = sorted(new, key=lambda one: -one["gain_pct"])
-        found += [_simulated(one) for one in best if one["gain_pct"] >= LEAST_GAIN_PCT][:_MOST_GAINS]
-    if late and late.cause in ADVICE_AGAINST_LATE:
-        data = {"cause": f"late {late.cause}", "advice": ADVICE_AGAINST_LATE[late.cause]}
-        found.append(Finding("advice", data=data))
-    simulated = {name.partition("=")[0] for name in known}
-    for kind in kinds[:1]:
-        if kind in ADVICE and not simulated & set(WHAT_IFS.get(kind, ())):
-            found.append(Finding("advice", data={"cause": CAUSES[kind], "advice": ADVICE[kind]}))
-    return found
-
-
-def gains(row: Mapping[str, Any], predicted: Rows) -> dict[str, dict[str, Any]]:
-    """What-if -> its row, of a configuration on the fewest ranks that were simulated.
+def gains(row: Mapping[str, Any], predicted: pd.DataFrame) -> Rows:
+    """The what-ifs of a configuration on the fewest ranks that were simulated.
 
     Where the curve is the better founded prediction, the simulation advises nothing.
     """
-    own = [
-        one
-        for one in predicted
-        if one.get("what_if") and one.get("gain_pct") is not None and one.get("believed", True)
-        and all(str(one.get(name)) == str(row.get(name)) for name in CONFIGURATION)
-    ]  # fmt: skip
+    if predicted.empty:
+        return []
+    known = (predicted["what_if"] != "") & predicted["gain_pct"].notna() & predicted["believed"]
+    own = [one for one in records(predicted[known]) if prediction.same(one, row, CONFIGURATION)]
     fewest = min((one["world_size"] for one in own), default=0)
-    return {one["what_if"]: one for one in own if one["world_size"] == fewest}
+    return [one for one in own if one["world_size"] == fewest]
 
 
-def limit_of_transfer(cost_pct: float, gained: Mapping[str, Mapping[str, Any]]) -> str:
+def _changed(one: Mapping[str, Any]) -> str:
+    """What a what-if changes: ``network`` of ``network=2x``."""
+    return str(one["what_if"]).partition("=")[0]
+
+
+def limit_of_transfer(cost_pct: float, gained: Rows) -> str:
     """``bandwidth`` or ``latency`` of the network; empty: no simulation tells them apart.
 
     Args:
         cost_pct: of the transfer, in percent of a step.
         gained: of :func:`gains`.
     """
-    faster = next((row for name, row in gained.items() if name.partition("=")[0] == "network"), None)
+    faster = next((one for one in gained if _changed(one) == "network"), None)
     if faster is None or faster.get("alpha_us") is None:
         return ""
     if faster["gain_pct"] >= _SHARE_OF_BANDWIDTH * cost_pct:
@@ -503,25 +426,53 @@ def limit_of_transfer(cost_pct: float, gained: Mapping[str, Mapping[str, Any]]) 
     return "latency" if faster["alpha_us"] > 0 else ""
 
 
-def _simulated(row: Mapping[str, Any]) -> Finding:
+def _kinds(causes: Iterable[Finding]) -> list[str]:
+    return [one.data["kind"] for one in causes if "kind" in one.data]
+
+
+def _simulated(
+    own: pd.DataFrame, gained: Rows, causes: Sequence[Finding], late: Finding | None
+) -> list[Finding]:
+    """What a simulation gains by changes of what costs most, that were not measured."""
+    kinds = [*_kinds(causes), *([LATE_RANKS] if late else [])]
+    changes = {name for kind in kinds for name in WHAT_IFS.get(kind, ())}
+    best = sorted(
+        (one for one in gained if _changed(one) in changes and one["gain_pct"] >= LEAST_GAIN_PCT
+         and not prediction.was_measured(one, own)),
+        key=lambda one: -one["gain_pct"],
+    )  # fmt: skip
     names = ("images_per_s", "images_per_s_low", "images_per_s_high", "gain_pct", "what_if")
-    ends = [row.get("images_per_s_low"), row.get("images_per_s_high")]
-    known = [end for end in ends if end is not None and math.isfinite(end)]
-    data = {**{name: row.get(name) for name in names}, "ranks": row["world_size"],
-            "range": known if len(known) == 2 else []}  # fmt: skip
-    return Finding("gain_simulated", data=data)
+    return [
+        Finding("gain_simulated", data={
+            **{name: one.get(name) for name in names}, "ranks": one["world_size"],
+            "range": _ends(one, "images_per_s"),
+        })
+        for one in best[:_MOST_GAINS]
+    ]  # fmt: skip
 
 
-def measured_gain(row: Mapping[str, Any], own: Rows) -> list[Finding]:
+def _advice(gained: Rows, causes: Sequence[Finding], late: Finding | None) -> list[Finding]:
+    """What may help against late ranks, and against the first cause where no simulation says it."""
+    found = []
+    if late and (advice := ADVICE_AGAINST_LATE.get(late.data["cause"])):
+        found.append(Finding("advice", data={"cause": f"late {late.data['cause']}", "advice": advice}))
+    simulated = set(map(_changed, gained))
+    for kind in _kinds(causes)[:1]:
+        if kind in ADVICE and not simulated & set(WHAT_IFS.get(kind, ())):
+            found.append(Finding("advice", data={"cause": CAUSES[kind], "advice": ADVICE[kind]}))
+    return found
+
+
+def _measured_gain(row: Mapping[str, Any], rows: Rows) -> list[Finding]:
     """The option that made this configuration fastest, where runs tell the two apart; nothing if none did.
 
     Their confidence intervals of images/s do not overlap: stricter than a test of the difference.
     """
-    high = _number(row, "images_per_s_high")
     faster = [
         (_number(other, "images_per_s") / row["images_per_s"] - 1, other, option)
-        for other in own
-        if (option := only_difference(row, other)) and _number(other, "images_per_s_low") > high
+        for other in rows
+        if (option := only_difference(row, other))
+        and _number(other, "images_per_s_low") > _number(row, "images_per_s_high")
     ]
     if not faster:
         return []
@@ -542,21 +493,21 @@ def only_difference(row: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 # --- the reference's tables -------------------------------------------------------------------------------
 
 
-def _of_reference(rows: Rows) -> list[Finding]:
+def _of_reference(context: Context) -> list[Finding]:
     """Of tables of the reference: what they measure first, then the efficiency that was published."""
-    published = [row for row in rows if row.get("epoch_duration_s")]
+    timed = published.published(context)
     found = []
-    fixed = [row["batch_independent_pct"] for row in published if row.get("batch_independent_pct")]
-    if fixed:
-        data = {"pct": median(fixed), "n": len(fixed)}
-        found.append(Finding("tables_of_startup", data=data))
-    if published:
-        largest = max(row["world_size"] for row in published)
-        values = [row["scaling_efficiency_pct"] for row in published if row["world_size"] == largest]
-        every = [row["scaling_efficiency_pct"] for row in published]
-        data = {"ranks": largest, "low_pct": min(values), "high_pct": max(values), "least_pct": min(every)}
+    if len(timed):
+        fixed_pct = timed["batch_independent_pct"].dropna()
+        if len(fixed_pct):
+            data = {"pct": float(fixed_pct.median()), "n": len(fixed_pct)}
+            found.append(Finding("tables_of_startup", data=data))
+        largest, every_pct = int(timed["world_size"].max()), timed["scaling_efficiency_pct"]
+        of_largest = every_pct[timed["world_size"] == largest]
+        data = {"ranks": largest, "low_pct": float(of_largest.min()), "high_pct": float(of_largest.max()),
+                "least_pct": float(every_pct.min())}  # fmt: skip
         found.append(Finding("published_efficiency", data=data))
-    if any(row["tables"] is not None for row in rows):
+    if len(published.known(context, "tables")):
         found.append(Finding("scaling_unknown", data={"reason": NO_DURATIONS}))
     return found
 

@@ -18,7 +18,7 @@ from analysis.measures.hotspots import TOOLS
 from analysis.measures.kernels import BY, kernels_of
 from analysis.measures.peaks import Roof, bound_of, roofs
 from analysis.measures.traced import programs
-from analysis.report.base import Content, Context, SectionKind, as_view, called, facts, labels_of
+from analysis.report.base import Content, Context, SectionKind, called, facts, labels_of
 from analysis.report.render import Chart
 from profiling.errors import UserError
 
@@ -53,7 +53,7 @@ def _top(context: Context) -> Content:
         for row in of_run[run][:TABLE_KERNELS]
     ]
     part = Part("", of_table, _top_columns(len(of_run) > 1))
-    return Content("", [chart], [as_view(part, "kernel-table", context.factors, searchable=True)])
+    return Content("", [chart], {"kernel-table": part})
 
 
 def _by_run(context: Context) -> dict[str, Rows]:
@@ -142,20 +142,19 @@ def _change(context: Context) -> Content:
     names = [called({**source.fields, "world_size": source.world_size}, fields) for source in pair]
     title = ("Kernels on more ranks", f"A: {names[0]}; B: {names[1]}")
     parts = kernels.tables_of_change(pairs.head(TOP_CHANGES), totals, kernels.DEFAULT_BY, *title)
-    views = [as_view(part, f"kernel-change-{number}", ()) for number, part in enumerate(parts)]
-    return Content(title[1], tables=views)
+    return Content(title[1], tables={f"kernel-change-{number}": part for number, part in enumerate(parts)})
 
 
 def _hotspots(context: Context) -> Content:
     """The table of analysis.hotspots, of runs that have read counters."""
     (part,) = hotspots.hotspots(context.study, top=TOP_HOTSPOTS).tables
-    return Content(tables=[as_view(replace(part, title=""), "hotspots-table", context.factors)])
+    return Content(tables={"hotspots-table": replace(part, title="")})
 
 
 def _utilization(context: Context) -> Content:
     """How busy each GPU was, and what more of them gained: a row a rank and GPU."""
     (part,) = utilization.utilization(context.study).tables
-    return Content(tables=[as_view(replace(part, title=""), "utilization-table", context.factors)])
+    return Content(tables={"utilization-table": replace(part, title="")})
 
 
 def _counters_read(context: Context) -> bool:
@@ -182,8 +181,7 @@ def _roofline(context: Context) -> Content:
         for row in kernels_of(study, source, by=("class",))
         if row["intensity_flop_per_byte"] is not None
     ]
-    view = as_view(Part("", by_class, _roof_columns(named_roofs), ""), "roofline-table", context.factors)
-    return Content(name, [chart], [view])
+    return Content(name, [chart], {"roofline-table": Part("", by_class, _roof_columns(named_roofs))})
 
 
 def _placed(context: Context) -> tuple[Source, Rows, list[tuple[str, Roof]]]:

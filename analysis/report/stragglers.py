@@ -15,7 +15,7 @@ from analysis.display.plots import BLUE, VERMILLION, Figure, bars, escaped
 from analysis.frames.study import Source
 from analysis.measures import stragglers
 from analysis.measures.lateness import BY_COLLECTIVES, LATE_SHARE, STRAGGLER, Lateness
-from analysis.report.base import Content, Context, SectionKind, as_view, called, facts
+from analysis.report.base import Content, Context, SectionKind, called, facts
 from analysis.report.render import Chart
 from profiling.findings import Finding
 
@@ -30,7 +30,7 @@ _SHARED_ROWS = "{} ranks share a row, the latest of them in each step; the {} la
 
 def widest(context: Context) -> stragglers.Judged | None:
     """The runs on the most ranks whose lateness is known; None where no run has several ranks."""
-    runs = stragglers.of_several_ranks(context.study) if context.own or context.traces else []
+    runs = stragglers.of_several_ranks(context.study) if len(context.own) or context.traces else []
     if not runs:
         return None
     most = max(source.world_size or 1 for source in runs)
@@ -52,8 +52,8 @@ def _section(context: Context) -> Content:
     shared = _SHARED_ROWS.format(_ranks_of_a_row(source.ranks), MOST_NAMED)
     chart = Chart("lateness", figure, caption=shared if source.ranks > MOST_ROWS else "")
     (part,) = stragglers.of_ranks(ranks).tables
-    view = as_view(replace(part, title="", caption=""), "straggler-table", context.factors)
-    return Content(f"{called(source.fields, context.factors)}. {_SIGN}", [chart], [view])
+    tables = {"straggler-table": replace(part, title="", caption="")}
+    return Content(f"{called(source.fields, context.factors)}. {_SIGN}", [chart], tables)
 
 
 STRAGGLERS = SectionKind(

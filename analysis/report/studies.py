@@ -53,10 +53,7 @@ def page(path: Path, own_peaks: Path | None = None) -> Page:
 
 def _section(id: str, result: Result, content: Answer) -> Section:
     """A study's section; its tables are the terminal's."""
-    views = [
-        as_view(part, f"{id}-table-{number}", (), len(part.rows) > 20)
-        for number, part in enumerate(content.parts or ())
-    ]
+    views = [as_view(part, f"{id}-table-{number}") for number, part in enumerate(content.parts or ())]
     notes = lines([*content.verdict, *result.findings])
     heading = STUDIES[result.manifest.study].question
     return Section(id, heading, timing(result.manifest), tables=views, notes=notes)

@@ -3,21 +3,21 @@
 Of jobs of one program on several numbers of ranks the largest is described; unlike jobs each by itself.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
 from typing import Any
 
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.metrics import JOB, Metric, Rows, columns, records
+from analysis.display.metrics import JOB, Metric, columns, records
 from analysis.display.terminal import Answer, Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
-from analysis.frames.divide import EVERY, finest
+from analysis.frames.divide import EVERY
 from analysis.frames.study import Source
 from analysis.measures import anatomy, communication, traced
 from analysis.measures.critical_path import COLLECTIVES, COPIES, WAITING
 from analysis.report import stragglers
-from analysis.report.base import Content, Context, SectionKind, as_view, called
+from analysis.report.base import Content, Context, SectionKind, finest_parts, named
 from analysis.report.critical_path import longest
 from analysis.report.render import Chart
 from profiling.attribution.batch_times import WHOLE
@@ -45,21 +45,14 @@ METRICS = (
 )
 
 
-def rows_of_jobs(sources: Sequence[Source]) -> Rows:
-    """A row a job: what its traces say of it; with :data:`METRICS`."""
-    return [_row(source.id, source.job) for source in sources if source.job]
-
-
 def _row(name: str, job: TracedJob) -> dict[str, Any]:
+    """What its traces say of a job; with :data:`METRICS`."""
     hosts = list(dict.fromkeys(one.host for one in job.ranks if one.host))
-    sizes: dict[int, int] = {}
-    for group in job.groups:
-        if group.size > 1:
-            sizes[group.size] = sizes.get(group.size, 0) + 1
+    sizes = Counter(group.size for group in job.groups if group.size > 1)
     recorded = sorted({one.batches for one in job.ranks})
-    told = job.batches_from
+    steps_from = job.batches_from
     if job.batches_confidence < _UNSURE:
-        told += f" ({100 * job.batches_confidence:.1f} % recur)"
+        steps_from += f" ({100 * job.batches_confidence:.1f} % recur)"
     return {
         "run": name,
         "tool": job.tool,
@@ -69,46 +62,35 @@ def _row(name: str, job: TracedJob) -> dict[str, Any]:
         "device": ", ".join(job.devices) or None,
         "backend": job.backend or None,
         "groups": ", ".join(f"{count} of {size}" for size, count in sorted(sizes.items())) or None,
-        "steps": None if told == WHOLE else recorded[0] if len(recorded) == 1 else None,
-        "steps_from": told,
+        "steps": None if steps_from == WHOLE else recorded[0] if len(recorded) == 1 else None,
+        "steps_from": steps_from,
         "versions": ", ".join(f"{name} {version}" for name, version in job.versions.items()) or None,
     }
 
 
 def _traces(context: Context) -> Content:
-    part = Part("", rows_of_jobs(context.traces), columns(METRICS))
-    return Content(tables=[as_view(part, "traces-table", ())])
+    rows = [_row(source.id, source.job) for source in context.traces if source.job]
+    return Content(tables={"traces-table": Part("", rows, columns(METRICS))})
 
 
-def scaling_of(context: Context) -> pd.DataFrame:
+def _jobs(context: Context) -> pd.DataFrame:
     return traced.jobs(context.study)
 
 
-def _compared(context: Context) -> Rows:
+def _compared(context: Context) -> pd.DataFrame:
     """The jobs of one program on several numbers of ranks, the fewest first."""
-    found = context.once(scaling_of)
-    return records(found[found["compared"]])
+    jobs = context.once(_jobs)
+    return jobs[jobs["compared"]]
 
 
 def _scaling(context: Context) -> Content:
-    scales = context.once(_compared)
-    parts = traced.tables(context.once(scaling_of))
-    views = [as_view(part, f"traced-scaling-{number}", ()) for number, part in enumerate(parts)]
+    scales = finest_parts(_compared(context))
     # Bars of one label would be stacked.
-    sizes = [row["world_size"] for row in scales]
-    bars = [
-        {
-            "label": called(row, ("world_size", *(["run"] if sizes.count(size) > 1 else []))), "facts": {},
-            **{f"{name}_ms": value for name, value in parts_of(row).items()},
-        }
-        for size, row in zip(sizes, scales, strict=True)
-    ]  # fmt: skip
-    figure = plots.parts(pd.DataFrame(bars), plots.PART_COLOURS, "Parts of a step")
-    return Content("", [Chart("traced-scaling", figure)], views)
-
-
-def parts_of(row: Mapping[str, Any]) -> dict[str, float]:
-    return finest({name: row.get(f"{name}_ms") for name in EVERY})
+    several = scales["world_size"].duplicated().any()
+    bars = named(scales, ["world_size", *(["run"] if several else [])], [])
+    chart = Chart("traced-scaling", plots.parts(bars, plots.PART_COLOURS, "Parts of a step"))
+    parts = enumerate(traced.tables(context.once(_jobs)))
+    return Content("", [chart], {f"traced-scaling-{number}": part for number, part in parts})
 
 
 TRACES = SectionKind("traces", "What do the traces contain?", _traces, lambda context: bool(context.traces))
@@ -116,7 +98,7 @@ SCALING = SectionKind(
     "traced-scaling",
     "How does it scale?",
     _scaling,
-    lambda context: bool(context.once(_compared)),
+    lambda context: len(_compared(context)) > 0,
     opened=True,
 )
 
@@ -143,35 +125,37 @@ def _described(context: Context) -> list[Source]:
         return source.of_sums, source.without_steps, -there, -(source.world_size or 0)
 
     order = sorted(context.traces, key=place)
-    one_program = len(context.once(_compared)) == len(order)
+    one_program = len(_compared(context)) == len(order)
     return order[: 1 if one_program else _MOST_JOBS]
 
 
 def _scales(context: Context) -> list[Finding]:
-    rows = context.once(_compared)
-    if not rows:
-        return []
-    most, base = rows[-1], rows[0]
-    data = {"ranks": most["world_size"], "pct": most["scaling_efficiency_pct"],
-            "base_ranks": base["world_size"]}  # fmt: skip
-    return [Finding("traced_efficiency", run=most["run"], data=data)]
+    rows = records(_compared(context))
+    return [
+        Finding("traced_efficiency", run=most["run"], data={
+            "ranks": most["world_size"], "pct": most["scaling_efficiency_pct"],
+            "base_ranks": rows[0]["world_size"],
+        })
+        for most in rows[-1:]
+    ]  # fmt: skip
 
 
-def _mean_steps(context: Context) -> dict[str, Mapping[str, Any]]:
+def _mean_steps(context: Context) -> dict[str, dict[str, Any]]:
     """Of described jobs the parts of a step, mean over ranks; none where no kernel has a place in time."""
-    parts = anatomy_frame(context.study, _described(context))
-    return {row["run"]: row for row in records(anatomy.means(parts))}
+    means = anatomy.means(anatomy_frame(context.study, _described(context)))
+    return {row["run"]: row for row in records(finest_parts(means))}
 
 
 def _of_job(context: Context, source: Source) -> list[Finding]:
     row = context.once(_mean_steps).get(source.id)
     if row is None:
         return []
-    parts = sorted(parts_of(row).items(), key=lambda part: -part[1])
-    shares = [(100 * ms / row["wall_ms"], name.replace("_", " ")) for name, ms in parts]
+    known = {name: ms for name in EVERY if (ms := row[f"{name}_ms"]) is not None}
+    parts_ms = dict(sorted(known.items(), key=lambda part: -part[1]))
+    shares = [(100 * ms / row["wall_ms"], name.replace("_", " ")) for name, ms in parts_ms.items()]
     data = {
         "what": "recording" if source.without_steps else "step", "step_ns": 1e6 * row["wall_ms"],
-        "n": len(source.job.ranks) if source.job else 1, "of": source.ranks, "parts_ms": dict(parts),
+        "n": len(source.job.ranks) if source.job else 1, "of": source.ranks, "parts_ms": parts_ms,
         "steps": row["attributed_steps"],
         "shares": [f"{share:.0f} % {name}" for share, name in shares if share >= 1][:3],
     }  # fmt: skip
@@ -183,18 +167,20 @@ def _collectives(context: Context) -> Answer:
 
 
 def _collective(context: Context, source: Source) -> list[Finding]:
-    rows = [row for row in context.rows_if_any(_collectives) if row["run"] == source.id]
-    known = [row for row in rows if row.get("exposed_ms") is not None]
-    if not known:
+    """The collective that costs a step most."""
+    rows = context.frame_if_any(_collectives)
+    if rows.empty:
         return []
-    most = max(known, key=lambda row: row["exposed_ms"])
-    waited = most.get("wait_ms")
-    data = {
-        "collective": most["collective"], "group_size": most["group_size"],
-        "exposed_ns": 1e6 * most["exposed_ms"],
-        "waiting": "unknown" if waited is None else f"{100 * waited / most['ms_per_step']:.0f} %",
-    }  # fmt: skip
-    return [Finding("longest_collective", run=source.id, data=data)]
+    most = rows[rows["run"] == source.id].dropna(subset="exposed_ms").nlargest(1, "exposed_ms")
+    return [
+        Finding("longest_collective", run=source.id, data={
+            "collective": row["collective"], "group_size": row["group_size"],
+            "exposed_ns": 1e6 * row["exposed_ms"],
+            "waiting": "unknown" if (waited := row["wait_ms"]) is None
+            else f"{100 * waited / row['ms_per_step']:.0f} %",
+        })
+        for row in records(most)
+    ]  # fmt: skip
 
 
 def _saving(context: Context) -> list[Finding]:

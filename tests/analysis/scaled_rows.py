@@ -56,13 +56,13 @@ def late(
     """A row of analysis.stragglers of a run with batches of 160 ms."""
     return {
         "run": run, "rank": rank, "node": f"n{rank // 2}", "verdict": verdict, "step_ms": 160.0,
-        "mean_lateness_ms": mean_ms, "cause": cause,
+        "mean_lateness_ms": mean_ms, "cause": cause, "told_by": "stages",
     }  # fmt: skip
 
 
 def late_8(**more: Any) -> list[dict[str, Any]]:
     """Rank 3 of 8 is late by 32 ms of a batch of 160, by its traced run; three others see a third of that."""
-    stages = [late(str(n), 3, mean_ms=11.0, cause="GPU") | {"told_by": "stages"} for n in range(3)]
+    stages = [late(str(n), 3, mean_ms=11.0, cause="GPU") for n in range(3)]
     return [late("t", 3, mean_ms=32.0, cause="GPU") | TRACED | more, *stages]
 
 
@@ -73,8 +73,16 @@ def plain(method: str, low: float, high: float) -> dict[str, Any]:
 
 def what_if(name: str, gain_pct: float, **more: Any) -> dict[str, Any]:
     """A row of analysis.predict for 8 ranks."""
-    row = {"what_if": name, "world_size": 8, "gain_pct": gain_pct, "images_per_s": 2000.0, "name": ""}
-    return FIELDS | row | more
+    row = {
+        "what_if": name,
+        "world_size": 8,
+        "gain_pct": gain_pct,
+        "images_per_s": 2000.0,
+        "of": 0,
+        "believed": True,
+        "backtest": False,
+    }
+    return FIELDS | {"images_per_s_low": None, "images_per_s_high": None} | row | more
 
 
 def with_rate(row: dict[str, Any], half: float) -> dict[str, Any]:

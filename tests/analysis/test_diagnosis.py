@@ -1,8 +1,10 @@
 """The report's opening: the causes of a loss, the largest first, with what they cost."""
 
+import pandas as pd
 import pytest
 
-from analysis.report.diagnosis import Cause, Late, ends_of, late_ranks, limit_of_transfer, of_loss, of_rows
+from analysis.report import diagnosis
+from analysis.report.diagnosis import ends_of, late_ranks, limit_of_transfer, of_loss
 from profiling.findings import Finding
 from tests.analysis.scaled_rows import (
     BASE,
@@ -19,6 +21,10 @@ from tests.analysis.scaled_rows import (
 )  # fmt: skip
 
 PARTS = ("compute", "exposed_communication", "exposed_loader", "exposed_copies", "idle")
+
+
+def of_rows(own: list, late: list = (), predicted: list = ()) -> list[Finding]:
+    return diagnosis.of_rows(*map(pd.DataFrame, (own, late, predicted)))
 
 
 def by_code(found: list[Finding], code: str) -> list[Finding]:
@@ -118,19 +124,19 @@ def test_one_world_size_tells_nothing_of_scaling():
 def test_what_a_late_rank_takes_off_a_part_moves_its_interval_too():
     ends = {"loss_exposed_wait_pct_low": 10.0, "loss_exposed_wait_pct_high": 20.0}
     row = {"loss_exposed_wait_pct": 18.0, **ends}
-    assert ends_of(row, Cause("exposed_wait", 18.0)) == [10, 20]
-    assert ends_of(row, Cause("exposed_wait", 5.0)) == [-3, 7]
-    assert ends_of(row, Cause("late ranks", 5.0)) == []
+    assert ends_of(row, "exposed_wait", 18.0) == [10, 20]
+    assert ends_of(row, "exposed_wait", 5.0) == [-3, 7]
+    assert ends_of(row, "late ranks", 5.0) == []
 
 
 def test_what_the_late_rank_explains_is_taken_off_the_parts():
     row = {"world_size": 4, **lost(30.0, exposed_wait=16.0, compute=6.0, exposed_loader=8.0)}
-    found = of_loss(row, Late((1,), "n0", 20.0, 20.0, True, "loader"))
-    costs = {cause.kind: cause.cost_pct for cause in found}
+    one_late = {"stragglers": [1], "share_pct": 20.0, "cause": "loader"}
+    costs = of_loss(row, Finding("straggler_costs", data=one_late))
     # Of 20 points, three of four ranks wait; one of four loads longer.
     assert costs["late ranks"] == 20 and costs["exposed_wait"] == pytest.approx(1.0)
     assert costs["exposed_loader"] == pytest.approx(3.0) and costs["compute"] == 6.0
-    assert found[0].kind == "late ranks"
+    assert next(iter(costs)) == "late ranks"
 
 
 def test_a_late_rank_that_costs_most_comes_first_and_no_network_is_advised():
@@ -151,12 +157,13 @@ def test_a_late_rank_that_costs_less_than_a_part_comes_after_it():
 
 
 def test_a_rank_that_is_named_in_half_of_the_runs_or_less_is_no_straggler():
-    assert late_ranks([late("a", 3), late("b", 3, "no")]) is None and late_ranks([]) is None
-    assert late_ranks(late_8(verdict="no", mean_lateness_ms=1.0)) is None  # collectives acquit it
-    assert late_ranks([late("a", 3), late("b", 3) | {"node": "n7"}]).node == ""
+    few = [[late("a", 3), late("b", 3, "no")], late_8(verdict="no", mean_lateness_ms=1.0), []]
+    assert [late_ranks(pd.DataFrame(rows)) for rows in few] == [None] * 3  # collectives acquit the second
+    two_nodes = [late("a", 3), late("b", 3) | {"node": "n7"}]
+    assert late_ranks(pd.DataFrame(two_nodes)).data["node"] == ""
     stages_only = [row | {"verdict": "too few steps"} if row["run"] == "t" else row for row in late_8()]
-    found = late_ranks(stages_only)
-    assert found.ranks == (3,) and found.ms == 32.0 and found.by_collectives
+    data = late_ranks(pd.DataFrame(stages_only)).data
+    assert (data["stragglers"], data["wait_ns"], data["from"]) == ([3], 32e6, "collectives")
 
 
 def test_ranks_that_may_be_late_by_chance_are_suspected():
@@ -179,27 +186,27 @@ def test_late_ranks_of_another_configuration_take_nothing_off_this_one():
     [(20.0, 5.0, "bandwidth"), (1.0, 5.0, "latency"), (1.0, 0.0, ""), (20.0, None, "")],
 )
 def test_what_limits_transfer_is_told_by_links_of_twice_the_bandwidth(gain_pct, alpha_us, limit):
-    assert limit_of_transfer(40.0, {"network=2x": {"gain_pct": gain_pct, "alpha_us": alpha_us}}) == limit
+    assert limit_of_transfer(40.0, [what_if("network=2x", gain_pct, alpha_us=alpha_us)]) == limit
 
 
 def test_only_changes_that_were_not_measured_and_that_gain_are_simulated_findings():
     row = point(8, 160.0, **lost(37.5, exposed_transfer=30.0))
     what_ifs = [what_if("fp16-gradients", 30.0), what_if("network=2x", 40.0), what_if("bucket-mb=50", 0.2)]
-    found = of_rows([BASE, row], None, what_ifs)
+    found = of_rows([BASE, row], [], what_ifs)
     assert [one.data["what_if"] for one in by_code(found, "gain_simulated")] == [
         "network=2x",
         "fp16-gradients",
     ]
     assert not by_code(found, "advice")
     measured = [BASE, row, point(8, 130.0, **NO_INTERVAL, grad="fp16")]
-    found = of_rows(measured, None, what_ifs)
+    found = of_rows(measured, [], what_ifs)
     assert "fp16-gradients" not in [one.data["what_if"] for one in by_code(found, "gain_simulated")]
 
 
 def test_methods_that_contradict_each_other_give_no_forecast():
     row = point(8, 160.0, **lost(37.5, exposed_transfer=30.0))
     rows = [plain("curve", 100.0, 200.0), plain("simulation", 300.0, 400.0), what_if("network=2x", 40.0)]
-    found = of_rows([BASE, row], None, rows)
+    found = of_rows([BASE, row], [], rows)
     assert by_code(found, "predictions_disagree") and not by_code(found, "gain_simulated")
 
 

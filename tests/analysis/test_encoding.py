@@ -191,8 +191,9 @@ def test_a_legend_has_an_entry_for_a_level_and_not_for_a_line():
 
 
 def test_a_configuration_of_one_size_is_no_line():
-    points = [{"label": "a", "nodes": 1}, {"label": "b", "nodes": 1}, {"label": "b", "nodes": 2}]
-    assert with_lines(points, "nodes") == points[1:] and with_lines(points[:2], "nodes") == points[:2]
+    points = pd.DataFrame({"label": ["a", "b", "b"], "nodes": [1, 1, 2]})
+    assert list(with_lines(points, "nodes").index) == [1, 2]
+    assert len(with_lines(points[:2], "nodes")) == 2
 
 
 # --- bars -----------------------------------------------------------------------------------------------
@@ -272,7 +273,7 @@ def test_the_factor_that_matters_most_gets_the_colour(tmp_path, monkeypatch):
     assert context.by_effect(["workers", "batch"]) == ["batch", "workers"]
     assert context.by_effect(["unknown", "workers", "batch"]) == ["batch", "workers", "unknown"]
     # Of a program's own factors too, which effects name as the sweep file does.
-    monkeypatch.setattr(base, "effects", lambda context: [{"factor": "lr"}, {"factor": "batch"}])
+    monkeypatch.setattr(base, "effects", lambda context: pd.DataFrame({"factor": ["lr", "batch"]}))
     assert context.by_effect(["batch", "factors.lr"]) == ["factors.lr", "batch"]
 
 

@@ -228,7 +228,7 @@ def test_a_trace_without_a_collective_is_not_averaged_as_none(tmp_path: Path) ->
     rest = by_size(tmp_path)[2]
     for name in ("loss_exposed_communication_pct", "loss_idle_pct", "exposed_communication_ms"):
         assert rest[name] == pytest.approx(whole[name]) and rest[name]
-    parts = finest_parts(records(anatomy.anatomy(load(tmp_path)).rows))
+    parts = finest_parts(anatomy.anatomy(load(tmp_path)).rows)
     exposed = ["exposed_transfer_ms", "exposed_wait_ms"]
     bars = by_configuration(parts, exposed, ["gpus_per_node"]).set_index("gpus_per_node")
     assert bars.loc[2, exposed].sum() == pytest.approx(EXPOSED_MS[2])
