@@ -89,7 +89,8 @@ class Point:
 
     @property
     def runs(self) -> list[Source]:
-        return [source for source, _ in (*self.timed, *self.profiled)]
+        # Where there are no others, profiled runs time it.
+        return list({source.id: source for source, _ in (*self.timed, *self.profiled)}.values())
 
     @property
     def on_cpus(self) -> bool:

@@ -140,6 +140,7 @@ def test_a_cpu_and_a_profiler_that_does_not_record_blocks_say_why_they_are_not_k
 def test_without_a_run_on_one_gpu_there_is_no_speedup(tmp_path):
     write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch")], Truth(device="cpu"))
     ran = run(MODULE, tmp_path, "--format", "json")
+    assert [row["rank"] for row in ran.json] == [0, 1]  # timed by its profiled run, which is one
     assert all(row["speedup"] is None for row in ran.json)
     out = run(MODULE, tmp_path, "--notes").out
     assert "each rank" in out and "each GPU" not in out
