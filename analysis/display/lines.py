@@ -234,6 +234,8 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> F
         traces.append(_entry(name, encoding.dash, level, "legend2", look))
     counts = axis_of_counts(points[axes.x], axes.x_title)
     whole = _layout(axes.title, counts, axes.unit, facts, encoding, name)
+    for axis in (whole[name] for name in whole if name.startswith("yaxis") and axes is EFFICIENCY):
+        axis |= {"tick0": 0, "dtick": 50}  # ticks at 0, 50 and 100 %
     if f"{axes.y}_high" in points:
         highest = max([points[axes.y].max(), *(y for trace in ideal for y in trace["y"])])
         if top := axis_end(highest, points[f"{axes.y}_high"]):

@@ -518,25 +518,29 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
 
 def _use_part(own: Rows, group_by: Sequence[str]) -> Part:
     # A CPU has no datasheet to stand beside.
-    both = any(row.get("peak_tflops_per_s") or row.get("peak_gb_per_s") for row in own)
+    of_sheet, of_measured = (
+        any(row.get(f"{kind}_tflops_per_s") or row.get(f"{kind}_gb_per_s") for row in own)
+        for kind in ("peak", "measured")
+    )
     exposed, perturbation = picked(use.METRICS, "exposed_communication_ms", "perturbation")
     who, others = columns(_who(own, group_by)), columns([exposed, perturbation.alone])
-    shares = [_peaks_beside(name, both) for name in _SHARES]
+    shares = [_peaks_beside(name, of_sheet, of_measured) for name in _SHARES]
     if not filled(shares, own):
         return Part("Communication, and the cost of profiling", own, [*who, *others])
-    of_what = "% of the datasheet's peak | of the measured peak" if both else "% of the measured peak"
+    peaks = ["the datasheet's peak"] * of_sheet + ["the measured peak"] * (of_measured or not of_sheet)
+    of_what = "% of " + " | of ".join(peaks)
     return Part(f"Use of the device: {of_what}", own, [*who, *shares, *others], _peaks(own))
 
 
-def _peaks_beside(name: str, both: bool) -> Column:
-    """A share of the measured peak, and before it that of the datasheet's: ``31.2 | 40.5``."""
+def _peaks_beside(name: str, of_sheet: bool, of_measured: bool) -> Column:
+    """A share of the peak that is known, the datasheet's or the measured one; of both ``31.2 | 40.5``."""
     sheet, measured = picked(use.METRICS, f"{name}_pct", f"{name}_of_measured_pct")
-    if not both:
-        return measured.column()
+    if not (of_sheet and of_measured):
+        return sheet.alone.column() if of_sheet else measured.column()
 
     def printed(row: Mapping[str, Any]) -> str:
-        of_sheet, of_measured = sheet.alone.printed(row), measured.printed(row)
-        return "-" if of_sheet == of_measured == "-" else f"{of_sheet} | {of_measured}"
+        shares = [one.printed(row) for one in (sheet.alone, measured)]
+        return "-" if shares == ["-", "-"] else " | ".join(shares)
 
     return sheet.alone.column(printed=printed)
 

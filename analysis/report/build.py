@@ -19,13 +19,12 @@ from analysis.report import (
     traced,
 )
 from analysis.report.base import Content, Context, SectionKind, in_a_line, portable
-from analysis.report.diagnosis import LOST, PLACES, SCALES, TRY, diagnosis
+from analysis.report.diagnosis import HEADINGS, PLACES, diagnosis
 from analysis.report.render import Cell, Filter, Heading, Line, Page, Row, Section, TableView
 from jobs.run_fields import as_text
 from jobs.store import Facts, Manifest
 from profiling.findings import Finding, lines, merged
 
-_HEADINGS = (SCALES, LOST, TRY, "")
 RANKS = 256  # rows of the table by rank
 _SEVERITY = "3: numbers are missing or wrong; 2: uncertain or not comparable; 1: worth knowing"
 _FINDING = (
@@ -96,7 +95,7 @@ def build(study: Study) -> Page:
     placed = [(*PLACES.get(one.code, ("", "")), str(one)) for one in diagnosis(context)]
     summary = [
         Line(text, place if place in there else "", heading)
-        for heading, place, text in sorted(placed, key=lambda one: _HEADINGS.index(one[0]))
+        for heading, place, text in sorted(placed, key=lambda one: [*HEADINGS, ""].index(one[0]))
     ]
     # Findings that measures made for the sections and the opening are on the page, too.
     sections.append(findings_section(study.findings, [study.path]))
@@ -114,20 +113,16 @@ def build(study: Study) -> Page:
     )
 
 
+_NAMES = {"resnet50": "ResNet50", "resnet18": "ResNet18", "vgg16": "VGG16", "alexnet": "AlexNet"}
+
+
 def _title(study: Study) -> str:
     name = study.path.resolve().name
     if study.only_traces:
         return f"Traces of {name}"
-    return f"How {_model(study)}training scales: {name}"
-
-
-def _model(study: Study) -> str:
     models = {str(source.fields.get("model") or "") for source in study.sources}
-    if len(models) != 1 or models == {""}:
-        return ""
-    name = models.pop()
-    names = {"resnet50": "ResNet50", "resnet18": "ResNet18", "vgg16": "VGG16", "alexnet": "AlexNet"}
-    return f"{names.get(name, name)} "
+    model = models.pop() if len(models) == 1 else ""
+    return " ".join(["How", *filter(None, [_NAMES.get(model, model)]), f"training scales: {name}"])
 
 
 def _subtitle(study: Study) -> str:

@@ -1,14 +1,15 @@
 """The report's opening as findings: what a step takes, how it scales, what is lost and why, what to try.
 
-Each rule is a function of rows that measures give. :data:`PLACES` says below which heading of the opening a
-finding stands, and which section of the page backs it. A late rank costs a data-parallel job its whole
-lateness in each step. In the anatomy that shows in two places: the others wait for it, and its own step holds
-what makes it late. Both are taken off the parts, so that each percentage point has one cause.
+Each rule is a function of rows that measures give; ``opening.yaml`` has its words. A late rank costs a
+data-parallel job its whole lateness in each step. In the anatomy that shows in two places: the others wait
+for it, and its own step holds what makes it late. Both are taken off the parts, so that each percentage point
+has one cause.
 """
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,71 +28,20 @@ from analysis.prediction.configurations import CONFIGURATION
 from analysis.report import prediction, published, stragglers, traced
 from analysis.report.base import Context, called
 from jobs.run_fields import own_names
+from profiling import yaml_text
 from profiling.findings import Finding
 
-SCALES, LOST, TRY = "How does it scale?", "What is lost, and why?", "What to try?"
+_OPENING = yaml_text.parse(Path(__file__).with_name("opening.yaml").read_text(encoding="utf-8"))
+HEADINGS = list(_OPENING["headings"])
 # Code of a finding -> (heading in the opening, id of the section that backs it).
 PLACES = {
-    **dict.fromkeys(("scaling_efficiency", "scaling_unknown", "above_ideal"), (SCALES, "scaling")),
-    **dict.fromkeys(("fastest", "efficiency_uncertain"), (SCALES, "table")),
-    **dict.fromkeys(("size_without_result", "devices_differ", "threads_differ"), (SCALES, "findings")),
-    **dict.fromkeys(("sweep_incomplete", "tables_of_startup"), (SCALES, "findings")),
-    "published_efficiency": (SCALES, "published-scaling"),
-    "traced_efficiency": (SCALES, "traced-scaling"),
-    "step_takes": (LOST, "stages"),
-    "traced_step_takes": (LOST, "anatomy"),
-    **dict.fromkeys(("cause_of_loss", "cause_uncertain", "loss_unexplained", "loss_small"), (LOST, "loss")),
-    **dict.fromkeys(("straggler", "straggler_costs", "straggler_suspected"), (LOST, "stragglers")),
-    "longest_collective": (LOST, "communication"),
-    **dict.fromkeys(("gain_simulated", "predictions_disagree"), (TRY, "prediction")),
-    "gain_measured": (TRY, "scaling"),
-    "advice": (TRY, "loss"),
-    "saving_of_part": (TRY, "critical-path"),
+    code: (heading, section)
+    for heading, sections in _OPENING["headings"].items()
+    for section, codes in sections.items()
+    for code in codes
 }
-# Part of the loss (a column loss_<part>_pct) -> what it is called.
-CAUSES = {
-    "exposed_transfer": "exposed transfer in collectives",
-    "exposed_wait": "waiting for other ranks",
-    "exposed_communication": "exposed communication",
-    "exposed_loader": "waiting for data",
-    "compute": "computation",
-    "exposed_copies": "memory copies",
-    "idle_host_bound": "late kernel launches (host)",
-    "idle_other": "other idle time of the device",
-    "idle": "idle time",
-    "fewer_images": "computation with fewer images per rank",
-}
+_CAUSES, _LATE = _OPENING["causes"], _OPENING["late"]
 LATE_RANKS = "late ranks"  # the cause that is no part of a step
-# What to try against a cause, where no simulation says it.
-ADVICE = {
-    "exposed_transfer": "send less: fp16 gradients, larger batches; then a faster network",
-    "exposed_communication": "profile all ranks, to tell transfer from waiting",
-    "exposed_wait": "see the timeline for what delays ranks; batches of equal cost; fewer other jobs",
-    "exposed_loader": "more workers, or a faster loader",
-    "compute": "the same cores, clocks and threads for every rank",
-    "exposed_copies": "fewer ranks per bus, or buffers that need no copy",
-    "idle_host_bound": "a core for the launching thread; larger batches; fewer synchronisations",
-    "idle_other": "see the timeline for what kernels wait for",
-    "idle": "see the timeline for what ranks wait for",
-}
-ADVICE_AGAINST_LATE = {
-    "GPU": "compare the GPU's clocks, temperature and power with the others'",
-    "processor": "compare its cores' clocks, pinning and other jobs with the others'",
-    "host": "a core for the launching thread; no other jobs on that host",
-    "loader": "check the storage of its share of the data; more workers",
-    "node": "compare the node's clocks, temperature and other jobs with the others'",
-}
-# What-ifs that change a part: of a part that has none, nothing was simulated.
-WHAT_IFS = {
-    **dict.fromkeys(
-        ("exposed_transfer", "exposed_communication"),
-        ("fp16-gradients", "network", "bucket-mb", "no-stragglers"),
-    ),
-    "exposed_loader": ("no-loader",),
-    LATE_RANKS: ("no-stragglers",),
-}
-# The cause of a rank's lateness -> the part of its own step in which it shows.
-_OWN_PART = {"GPU": "compute", "processor": "compute", "loader": "exposed_loader", "host": "idle_host_bound"}
 STAGES = {"load": "waiting for data", "forward": "forward", "backward": "backward", "update": "update"}
 # Options that leave the training job what it is.
 OPTIONS = ("workers", "loader", "grad", "compute", "backend", "threads", "channels_last", "compile",
@@ -292,7 +242,7 @@ def of_loss(row: Mapping[str, Any], late: Finding | None) -> dict[str, float]:
         waits = "exposed_wait" if "exposed_wait" in costs else "exposed_communication"
         # Of a node all ranks are late alike, by what is longest on them.
         longest = max((name for name in costs if name != waits), key=lambda name: costs[name])
-        part = _OWN_PART.get(late.data["cause"], longest)
+        part = _LATE.get(late.data["cause"], {}).get("part", longest)
         part = part if part in costs else "idle" if "idle" in costs else longest
         costs = {
             name: cost - share_pct * ((1 - own) * (name == waits) + own * (name == part))
@@ -351,8 +301,9 @@ def _causes(rows: Rows, row: dict[str, Any], late: Finding | None, gained: Rows)
 def _cause(
     row: Mapping[str, Any], kind: str, cost_pct: float, code: str = "cause_of_loss", limit: str = ""
 ) -> Finding:
-    strong = kind == "compute" and row.get("scaling") == "strong"
-    name = CAUSES["fewer_images" if strong else kind] + (f" ({limit})" if limit else "")
+    names = _CAUSES[kind]
+    name = names.get("name_strong", names["name"]) if row.get("scaling") == "strong" else names["name"]
+    name += f" ({limit})" if limit else ""
     ends = ends_of(row, kind, cost_pct)
     data = {
         "kind": kind, "limit": limit, "cause": name, "cost_pct": cost_pct, "ends": ends,
@@ -435,7 +386,7 @@ def _simulated(
 ) -> list[Finding]:
     """What a simulation gains by changes of what costs most, that were not measured."""
     kinds = [*_kinds(causes), *([LATE_RANKS] if late else [])]
-    changes = {name for kind in kinds for name in WHAT_IFS.get(kind, ())}
+    changes = {name for kind in kinds for name in _CAUSES[kind].get("what_ifs", ())}
     best = sorted(
         (one for one in gained if _changed(one) in changes and one["gain_pct"] >= LEAST_GAIN_PCT
          and not prediction.was_measured(one, own)),
@@ -454,12 +405,13 @@ def _simulated(
 def _advice(gained: Rows, causes: Sequence[Finding], late: Finding | None) -> list[Finding]:
     """What may help against late ranks, and against the first cause where no simulation says it."""
     found = []
-    if late and (advice := ADVICE_AGAINST_LATE.get(late.data["cause"])):
-        found.append(Finding("advice", data={"cause": f"late {late.data['cause']}", "advice": advice}))
-    simulated = set(map(_changed, gained))
+    if late and (of_late := _LATE.get(late.data["cause"])):
+        data = {"cause": f"late {late.data['cause']}", "advice": of_late["advice"]}
+        found.append(Finding("advice", data=data))
     for kind in _kinds(causes)[:1]:
-        if kind in ADVICE and not simulated & set(WHAT_IFS.get(kind, ())):
-            found.append(Finding("advice", data={"cause": CAUSES[kind], "advice": ADVICE[kind]}))
+        cause = _CAUSES[kind]
+        if not set(map(_changed, gained)) & set(cause.get("what_ifs", ())):
+            found.append(Finding("advice", data={"cause": cause["name"], "advice": cause["advice"]}))
     return found
 
 
