@@ -132,7 +132,7 @@ def test_rows_are_sorted_by_their_figures(opened):
 def test_the_kernels_are_searched(opened):
     box = "input[data-search=kernel-table]"
     if opened.page.locator(box).count() == 0:
-        assert "Not available" in opened.page.locator("#kernels").inner_text()
+        assert opened.page.locator("#kernel-table tbody tr").count() <= 20
         return
     opened.page.fill(box, "optimizer sgd")
     shown = opened.rows("kernel-table").all_inner_texts()
