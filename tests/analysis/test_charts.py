@@ -12,7 +12,6 @@ from analysis.report.base import labels_of
 from analysis.report.build import build
 from analysis.report.render import Chart, Section, TableView
 from benchmarks.planted_sweep import Job, write_sweep
-from tests.analysis.commands import run
 
 PARTS = {"compute": "compute", "exposed loader": "exposed loader", "exposed copies": "other copies"}
 ANATOMY = {"anatomy-table": PARTS, "anatomy-within": {
@@ -79,13 +78,6 @@ def test_a_point_is_one_bar(sections):
             assert {len(trace["x"]) for trace in chart.figure["data"]} == {points}, chart.id
 
 
-def test_every_point_of_a_line_is_one_row(sections):
-    for chart in charts_of(sections):
-        for trace in chart.figure["data"]:
-            if "lines" in str(trace.get("mode")):
-                assert len(set(trace["x"])) == len(trace["x"]), (chart.id, trace["name"])
-
-
 @pytest.mark.parametrize(
     ("chart", "header"), [("throughput", "images /s"), ("efficiency", f"scaling eff. % [{CONFIDENCE}]")]
 )
@@ -106,14 +98,18 @@ def test_loss(sections):
     assert whole.tolist() == close(column(view, f"lost [{CONFIDENCE}]"))
 
 
-def test_what_the_name_of_a_configuration_says_is_no_column_of_its_own(sections):
-    headers = [column.header for column in table(sections["kernels"]).columns]
-    assert headers[0] == "configuration" and "rep" not in headers
-
-
-def test_stages(sections):
-    for name, trace in traces(sections["stages"]).items():
-        assert trace["x"] == close(column(table(sections["stages"]), f"{name} ms")), name
+@pytest.mark.parametrize(
+    ("section", "chart", "headers"),
+    [
+        ("stages", "stages", {name: f"{name} ms" for name in ("load", "forward", "backward", "update")}),
+        ("communication", "exposed", {"exposed": "exposed ms", "overlapped": "overlapped"}),
+        ("communication", "waits", {"transfer": "transfer ms", "wait": "wait ms"}),
+    ],
+)
+def test_stages_and_communication(sections, section, chart, headers):
+    drawn = traces(sections[section], chart)
+    for name, header in headers.items():
+        assert drawn[name]["x"] == close(means(table(sections[section]), header)), name
 
 
 def test_anatomy(sections):
@@ -123,14 +119,6 @@ def test_anatomy(sections):
             assert drawn[name]["x"] == close(means(table(sections["anatomy"], id), header)), name
     whole = np.sum([trace["x"] for trace in drawn.values()], axis=0)
     assert whole.tolist() == close(means(table(sections["anatomy"], "anatomy-table"), "wall"))
-
-
-def test_communication(sections):
-    section = sections["communication"]
-    for chart, headers in (("exposed", {"exposed": "exposed ms", "overlapped": "overlapped"}),
-                           ("waits", {"transfer": "transfer ms", "wait": "wait ms"})):  # fmt: skip
-        for name, header in headers.items():
-            assert traces(section, chart)[name]["x"] == close(means(table(section), header)), name
 
 
 def test_lateness(sections):
@@ -172,38 +160,6 @@ def test_shares_of_activities(sections):
     drawn = [y for name, trace in traces(sections["activities"]).items() if name.endswith("communication")
              for y in trace["y"]]  # fmt: skip
     assert drawn == close(column(table(sections["activities"]), "communication %"))
-
-
-def test_rows_of_several_repetitions_say_which(sections):
-    for section in sections.values():
-        for view in section.tables:
-            texts = [tuple(cell.text for cell in row.cells if not _is_figure(cell.text)) + _keys(view, row)
-                     for row in view.rows]  # fmt: skip
-            assert len(set(texts)) == len(texts) or section.id in ("kernel-change", "prediction"), view.id
-
-
-def _is_figure(text: str) -> bool:
-    return text[:1].isdigit() or text[:1] == "-"
-
-
-def _keys(view: TableView, row) -> tuple:
-    """What tells rows apart: numbers that are no figures."""
-    keys = ("nodes", "GPUs/node", "gpus per node", "batch", "rank", "rep", "world size", "calls per batch")
-    return tuple(
-        cell.text
-        for one, cell in zip(view.columns, row.cells, strict=True)
-        if one.header.replace("_", " ") in keys
-    )
-
-
-@pytest.mark.parametrize("command", ["communication", "anatomy", "utilization"])
-def test_rows_of_several_repetitions_say_which_in_the_terminal(command, tmp_path):
-    write_sweep(tmp_path, [Job(ranks=2)], repetitions={"torch": 2}, batches=12)
-    lines = run(f"analysis.{command}", tmp_path).out.splitlines()
-    assert any(" rep" in line for line in lines[:6]), lines[:6]
-    once = tmp_path / "once"
-    write_sweep(once, [Job(ranks=2)], repetitions={"torch": 1}, batches=12)
-    assert not any(" rep" in line for line in run(f"analysis.{command}", once).out.splitlines()[:6])
 
 
 def test_labels_of_rows_that_the_factors_leave_alike_say_what_else_differs():

@@ -20,7 +20,7 @@ from tests.analysis.scaled_rows import (
     with_rate,
 )  # fmt: skip
 
-PARTS = ("compute", "exposed_communication", "exposed_loader", "exposed_copies", "idle")
+PARTS = ("compute", "exposed_communication", "exposed_loader", "exposed_copies", "idle", "idle_host_bound")
 
 
 def of_rows(own: list, late: list = (), predicted: list = ()) -> list[Finding]:
@@ -44,11 +44,6 @@ def test_the_part_that_costs_most_is_named_with_advice(part):
     assert step.data["step_ns"] == 160e6 and step.data["shares"][0].startswith("72 %")
     (efficiency,) = by_code(found, "scaling_efficiency")
     assert efficiency.data["pct"] == 62.5 and efficiency.data["ends"] == [61.5, 63.5]
-
-
-def test_idle_time_that_is_split_is_named_by_its_kind():
-    found = of_rows([BASE, point(4, 160.0, **lost(LOST_PCT, idle_host_bound=20.0, idle_other=9.0))])
-    assert causes(found)[0] == ("idle_host_bound", 20.0)
 
 
 def test_two_large_causes_are_both_named_and_one_that_may_be_none_is_said_to_be_so():
@@ -113,12 +108,6 @@ def test_intervals_that_are_too_wide_come_first_and_no_cause_is_named():
     wide = {"scaling_efficiency_pct_low": 30.0, "scaling_efficiency_pct_high": 95.0}
     found = of_rows([BASE, point(4, 160.0, **lost(LOST_PCT, compute=30.0), **wide)])
     assert found[0].code == "efficiency_uncertain" and not causes(found)
-
-
-def test_one_world_size_tells_nothing_of_scaling():
-    alone = point(4, 160.0, base_world_size=4)
-    codes = [one.code for one in of_rows([alone])]
-    assert codes[:2] == ["scaling_unknown", "fastest"] and "step_takes" in codes
 
 
 def test_what_a_late_rank_takes_off_a_part_moves_its_interval_too():

@@ -14,7 +14,6 @@ from analysis.display.lines import (
     Encoding,
     caption,
     encode,
-    levels,
     lines,
     spread,
     stacked,
@@ -36,51 +35,30 @@ def crossed(**factors) -> list[dict]:
 @pytest.mark.parametrize(
     ("factors", "expected"),
     [
-        ([], Encoding()),
-        (["grad"], Encoding("grad")),
-        (["grad", "loader"], Encoding("grad", "loader")),
-        (["workers", "batch", "grad"], Encoding("workers", "batch", "grad")),
-        (list(FACTORS), Encoding("loader", "grad", "batch", "workers", ("threads",))),
+        ({}, Encoding()),
+        ({"loader": ["a"], "grad": ["x", "y"]}, Encoding("grad")),  # what does not vary takes no channel
+        ({"workers": [2, 4, 8], "batch": [32, 64], "grad": ["x", "y"]},
+         Encoding("workers", "batch", "grad")),
+        (FACTORS, Encoding("loader", "grad", "batch", "workers", ("threads",))),
+        # Fourteen lines in a panel cannot be followed.
+        ({"loader": list("abcdefg"), "grad": ["x", "y"]}, Encoding("loader", "", "grad")),
+        # No channel has nine colours, nor three dashes five; eight lines of five colours would be too many.
+        ({"batch": range(9), "workers": range(5), "loader": ["a", "b"], "grad": ["x", "y"]},
+         Encoding("workers", "loader", "grad", "", ("batch",))),
     ],
-)
-def test_the_factors_take_the_channels_in_their_order(factors, expected):
-    points = crossed(**{name: FACTORS[name] for name in factors})
-    assert encode(points, factors) == expected
-
-
-def test_a_factor_takes_the_first_channel_that_has_enough_levels():
-    points = crossed(batch=list(range(9)), workers=list(range(5)), loader=["a", "b"], grad=["x", "y"])
-    # No channel has nine colours, nor three dashes five; eight lines of five colours would be too many.
-    assert encode(points, ["batch", "workers", "loader", "grad"]) == Encoding(
-        "workers", "loader", "grad", "", ("batch",)
-    )
-
-
-def test_a_panel_has_no_more_lines_than_can_be_followed():
-    points = crossed(loader=list("abcdefg"), grad=["x", "y"])
-    assert encode(points, ["loader", "grad"]) == Encoding("loader", "", "grad")
-
-
-def test_what_does_not_vary_takes_no_channel():
-    assert encode(crossed(loader=["a"], grad=["x", "y"]), ["loader", "grad"]) == Encoding("grad")
+)  # fmt: skip
+def test_factors_take_the_first_channel_that_has_enough_levels(factors, expected):
+    assert encode(crossed(**factors), list(factors)) == expected
 
 
 def test_colours_of_stacked_bars_are_their_parts():
-    points = crossed(**FACTORS)
-    assert encode(points, list(FACTORS), are_bars=True) == Encoding(
-        "", "", "loader", "grad", ("batch", "workers", "threads")
-    )
+    found = encode(crossed(**FACTORS), list(FACTORS), are_bars=True)
+    assert found == Encoding("", "", "loader", "grad", ("batch", "workers", "threads"))
 
 
-def test_levels_stand_in_the_order_in_which_one_reads_them():
-    points = [{"batch": value} for value in (128, 32, None, 64, 32)]
-    assert levels(points, "batch") == [None, 32, 64, 128] and levels(points, "") == [None]
-
-
-def test_the_caption_names_every_factor_once():
-    said = caption(Encoding("loader", "grad", "batch", "", ("workers", "threads")))
-    assert said == (
-        "Colour: loader. Line: grad. Columns: batch. Mean over workers, threads (band: lowest and highest)."
+def test_the_caption_names_every_factor_once_as_the_sweep_file_does():
+    assert caption(Encoding("factors.lr", "grad", "batch", "", ("workers", "threads"))) == (
+        "Colour: lr. Line: grad. Columns: batch. Mean over workers, threads (band: lowest and highest)."
     )
 
 
@@ -124,14 +102,6 @@ def test_a_line_is_a_level_of_each_factor_shown():
     assert traces[0]["customdata"] == [{"nodes": ranks} for ranks in (1, 2, 4)]
 
 
-def test_panels_share_their_axes():
-    layout = drawn(["loader", "grad", "batch", "workers"])["layout"]
-    axes = [name for name in layout if name.startswith(("xaxis", "yaxis"))]
-    assert len(axes) == 12  # two batch sizes by three numbers of workers
-    assert all(layout[name]["matches"] == name[0] for name in axes if name[-1].isdigit())
-    assert sum(layout[name]["showticklabels"] for name in axes if name[0] == "y") == 3
-
-
 def test_what_has_no_channel_is_averaged_and_its_spread_is_a_band():
     points = [
         {"world_size": ranks, "images_per_s": rate(one, ranks), "facts": one, "label": str(one), "sizes": {}}
@@ -165,29 +135,6 @@ def test_a_level_that_looks_like_markup_stays_text(factor, others):
     said = json.dumps(figure)
     # Plotly reads tags.
     assert "&lt;b&gt;0&lt;/b&gt;" in said and "<b>" not in json.dumps([one["name"] for one in figure["data"]])
-
-
-def test_bars_and_their_legends_keep_such_names_as_text_too():
-    point = {"label": "lr <b>0</b>", "facts": {}, "batch": 8, "load_ms": 1.0}
-    points = pd.DataFrame([point | {"communication_pct": 2.0, "copies_pct": 1.0}])
-    (bar,) = plots.parts(points, {"load": "#000000"}, "Stages")["data"]
-    assert bar["y"] == ["lr &lt;b&gt;0&lt;/b&gt;"]
-    assert [trace["name"] for trace in plots.shares(points)["data"]] == [
-        "lr &lt;b&gt;0&lt;/b&gt;: communication", "lr &lt;b&gt;0&lt;/b&gt;: copies",
-    ]  # fmt: skip
-
-
-def test_a_caption_names_a_factor_of_a_programs_own_as_its_sweep_file_does():
-    words = caption(Encoding("factors.lr", averaged=("factors.hidden",)))
-    assert words == "Colour: lr. Mean over hidden (band: lowest and highest)."
-
-
-def test_a_legend_has_an_entry_for_a_level_and_not_for_a_line():
-    figure = drawn(["loader", "grad", "batch"], EFFICIENCY)
-    entries = [trace for trace in figure["data"] if trace.get("showlegend", True)]
-    assert [(trace["legend"], trace["name"]) for trace in entries] == [
-        ("legend", "dali"), ("legend", "pytorch"), ("legend2", "fp16"), ("legend2", "fp32"),
-    ]  # fmt: skip
 
 
 def test_a_configuration_of_one_size_is_no_line():
@@ -294,14 +241,6 @@ def test_error_bars_far_above_all_points_do_not_stretch_the_axis():
     assert not plots.is_cut(plain) and "range" not in plain["layout"]["yaxis"]
 
 
-def test_a_chart_whose_error_bars_are_cut_says_so(tmp_path):
-    runs = [run_of(gpus_per_node=ranks) for ranks in (1, 2)]
-    write_sweep(tmp_path, runs, Truth(run_noise_ms=40.0))
-    (section,) = (one for one in build(load(tmp_path)).sections if one.id == "scaling")
-    cut = [chart for chart in section.charts if plots.is_cut(chart.figure)]
-    assert cut and all(plots.CUT in chart.caption for chart in cut)
-
-
 def test_a_part_that_is_0_everywhere_is_in_no_legend():
     stages = {"load_ms": [0.0, 0.0], "forward_ms": [0.0, 2.0], "update_ms": [None, 1.0]}
     bars = pd.DataFrame({"label": ["a", "b"], "facts": [{}, {}], **stages})
@@ -312,12 +251,3 @@ def test_a_part_that_is_0_everywhere_is_in_no_legend():
     assert [trace["name"] for trace in figure["data"]] == ["forward"]
     grown = pd.DataFrame({"quantity": ["gemm"], "difference_ms": [1.0], "facts": [{}]})
     assert [trace["name"] for trace in plots.growth(grown, "Kernels")["data"]] == ["longer in B"]
-
-
-def test_ranges_far_above_all_predictions_do_not_stretch_the_axis():
-    rates = {"images_per_s": [10.0, 20.0], "images_per_s_low": [9.0, 2.0], "images_per_s_high": [11.0, 900.0]}
-    points = pd.DataFrame({"world_size": [1.0, 2.0], **rates, "label": "curve", "facts": [{}, {}]})
-    figure = plots.predictions(points, "Predicted")
-    assert plots.is_cut(figure) and figure["layout"]["yaxis"]["range"] == pytest.approx([0, 22])
-    points["images_per_s_high"] = [11.0, 30.0]
-    assert not plots.is_cut(plots.predictions(points, "Predicted"))

@@ -15,8 +15,8 @@ from analysis.display.lines import EFFICIENCY, encode, lines
 from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.report.build import build
-from analysis.report.figures import Figure, caption, data_of, figures_of, write_figures
-from analysis.report.render import Chart, Page, Section
+from analysis.report.figures import data_of, figures_of, write_figures
+from analysis.report.render import Page
 from tests.analysis.chromium import CHROMIUM, NONE
 from tests.analysis.commands import Ran, one_line_error, run
 from tests.analysis.synthetic import run_of, write_sweep
@@ -80,6 +80,8 @@ def test_without_a_browser_captions_and_data_are_written_and_one_line_says_what_
     endings = {path.suffix for path in folder.iterdir()}
     assert endings == {".csv", ".txt"}
     assert (folder.parent / "report.html").exists()
+    text = (folder / "scaling-throughput.txt").read_text()
+    assert text.startswith("Throughput. ") and "x axis: ranks" in text and "y axis: images/s" in text
 
 
 def test_the_data_are_the_figures_of_the_command_that_computes_them(no_browser, sweep):
@@ -100,21 +102,6 @@ def test_the_data_are_the_figures_of_the_command_that_computes_them(no_browser, 
             assert float(row[column]) == pytest.approx(float(scaled[metric]), rel=1e-9)
 
 
-def test_a_caption_says_what_is_shown_in_which_unit(no_browser):
-    _, folder = no_browser
-    text = (folder / "scaling-throughput.txt").read_text()
-    assert text.startswith("Throughput. ") and "x axis: ranks" in text
-    assert "y axis: images/s" in text
-    assert "95 % confidence intervals" in text
-
-
-def test_a_caption_of_a_section_without_text_has_no_empty_line():
-    chart = Chart("loss", {"data": [], "layout": {"title": {"text": "Loss"}}}, "Of one run.")
-    page = Page("b compared with a", "A: 3 runs. B: 3 runs.", [], [], "", [])
-    text = caption(Figure("loss", Section("loss", "What is lost?", ""), chart), page)
-    assert text == "Loss. Of one run.\nSource: b compared with a (A: 3 runs. B: 3 runs)."
-
-
 def test_files_are_not_replaced_without_being_asked(sweep, tmp_path):
     mine = tmp_path / "paper"
     mine.mkdir()
@@ -129,11 +116,6 @@ def test_files_are_not_replaced_without_being_asked(sweep, tmp_path):
 @pytest.mark.parametrize("words", [("--overwrite",), ("--figure-format", "png")])
 def test_what_is_said_of_figures_needs_some(sweep, words):
     assert "need --figures" in one_line_error(run(REPORT, sweep, *words))
-
-
-def test_a_file_is_no_folder_of_figures(sweep, tmp_path):
-    (tmp_path / "paper").write_text("")
-    assert "name a folder" in one_line_error(run(REPORT, sweep, "--figures", tmp_path / "paper"))
 
 
 # --- data -----------------------------------------------------------------------------------------------
@@ -154,14 +136,6 @@ def test_a_mean_says_of_how_many_configurations_it_is_and_what_they_differ_in():
     on_two = [tuple(row[name] for name in names) for row in points
               if row["ranks"] == 2 and row["series"] != "ideal"]  # fmt: skip
     assert on_two == [("a", None, "loader a", 85, 80, 90, 2), ("b", 32, "loader b", 60, None, None, None)]
-
-
-def test_a_heat_map_has_a_row_for_each_cell(no_browser):
-    _, folder = no_browser
-    rows = table(folder, "stragglers-lateness")
-    assert list(rows[0]) == ["rank", "step", "ms"]
-    assert len(rows) == len({(row["rank"], row["step"]) for row in rows})
-    assert {row["rank"] for row in rows} == {"0", "1", "2", "3"}
 
 
 def test_names_that_plotly_would_read_as_html_are_the_original_ones():

@@ -13,17 +13,14 @@ from types import SimpleNamespace
 import pytest
 from plotly.offline import get_plotlyjs
 
-from analysis.display.metrics import Metric
-from analysis.display.terminal import Part
 from analysis.frames.load import load
 from analysis.report import build as build_module
-from analysis.report.base import Context, as_view, called
 from analysis.report.build import build
-from analysis.report.render import Facts, Page, render, script_json
+from analysis.report.render import Page, render, script_json
 from jobs import store
 from jobs.run_fields import as_text
 from profiling import tables
-from tests.analysis.commands import one_line_error, run
+from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
 
 EVIL = "<script>alert(1)</script>"
@@ -80,30 +77,6 @@ def section_of(page: Page, name: str):
     return next(section for section in page.sections if section.id == name)
 
 
-def test_the_batches_of_each_run_are_a_row(sweep):
-    (view,) = sections(sweep)["batches"].tables
-    headings = [heading.header for heading in view.columns]
-    warmup = headings.index("warmup")
-    median = next(n for n, heading in enumerate(headings) if heading.startswith("step median"))
-    # Of each of five points two runs without a profiler and one with; three slow batches are planted at the
-    # head of each.
-    assert len(view.rows) == 15
-    assert all(row.cells[warmup].value == 3 for row in view.rows)
-    unprofiled = [row for row in view.rows if row.facts["gpus_per_node"] == 4]
-    assert min(row.cells[median].value for row in unprofiled) == pytest.approx(125, abs=2)
-
-
-def test_what_several_sections_read_is_computed_once(sweep):
-    asked = []
-
-    def answer(context):
-        asked.append(context)
-        return None
-
-    context = Context(load(sweep))
-    assert [context.once(answer) for _ in range(2)] == [None, None] and asked == [context]
-
-
 def test_each_series_starts_at_its_base_point(page):
     chart = section_of(page, "scaling").charts[1].figure
     lines = {trace["name"]: trace for trace in chart["data"] if trace["name"] != "ideal"}
@@ -112,13 +85,6 @@ def test_each_series_starts_at_its_base_point(page):
         assert line["x"] == [1, 2, 4]
         # 100 ms on one rank; 110 and 125 ms were planted on two and four.
         assert line["y"] == pytest.approx([100, 100 / 1.1, 80], abs=1.0)
-
-
-def test_intervals_are_drawn_around_the_points(page):
-    figure = section_of(page, "scaling").charts[0].figure
-    line = next(trace for trace in figure["data"] if trace["name"] == "fp32 gradients")
-    assert all(above >= 0 for above in line["error_y"]["array"])
-    assert all(below >= 0 for below in line["error_y"]["arrayminus"])
 
 
 def test_filters_offer_what_varies_and_nothing_else(page):
@@ -168,10 +134,6 @@ def test_failed_points_are_named_and_make_the_exit_code(sweep, tmp_path):
     assert "rank 3 was killed" in (tmp_path / "r.html").read_text()
 
 
-def test_an_empty_folder_is_one_line(tmp_path):
-    assert "holds no results" in one_line_error(run("analysis.report.__main__", tmp_path))
-
-
 def plant_kernel_name(sweep, name: str) -> None:
     """Give one kernel of each profiled run a name."""
     for path in sweep.glob("run_*_torch_*/rank_*"):
@@ -195,40 +157,11 @@ def test_the_chart_library_stands_in_the_page_without_what_loaders_of_modules_wa
     assert get_plotlyjs().endswith(library[-1000:] + "return Plotly;\n}));")
 
 
-def test_rows_and_charts_have_their_facts_by_number():
-    facts = Facts()
-    assert [facts.number(one) for one in ({"a": 1}, {"a": 0.123456789}, {"a": 1})] == [0, 1, 0]
-    trace = {"meta": {"members": [{"facts": {"a": "<b>"}, "x": [1]}], "band": True}, "customdata": [{"a": 1}]}
-    figure = facts.in_figure({"data": [trace, {"meta": {"a": 1}}, {"name": "ideal"}], "layout": {}})
-    assert figure["data"] == [
-        {"meta": {"members": [{"facts": 2, "x": [1]}], "band": True}, "customdata": [0]}, {"meta": 0},
-        {"name": "ideal"},
-    ]  # fmt: skip
-    assert trace["customdata"] == [{"a": 1}]  # the figure itself stays
-    assert (
-        json.loads(facts.json()) == [{"a": 1}, {"a": 0.123456789}, {"a": "<b>"}] and "<" not in facts.json()
-    )
-
-
 def test_json_in_a_script_cannot_end_it():
     text = script_json({"name": "</script><!-- &"})
     assert "<" not in text and ">" not in text and "&" not in text
     assert json.loads(text) == {"name": "</script><!-- &"}
     assert script_json([1234.56789, float("inf"), 2]) == "[1234.568,null,2]"
-
-
-def test_cells_sort_by_their_figures_and_headings_say_what_they_mean():
-    took = Metric("step_ms", "how long a step takes", interval="95 %", places=1)
-    rows = [{"step_ms": 1234.56, "step_ms_low": 1200.0, "step_ms_high": 1300.0, "who": "b"},
-            {"step_ms": 2, "who": "a"}, {"step_ms": None}, {"step_ms": float("nan")}]  # fmt: skip
-    share = took.column("share", lambda row: "a tenth")
-    view = as_view(Part("", rows, [took.column(), share, Metric("who", "", text=True).column()]), "t", [])
-    figures, shares, names = zip(*(row.cells for row in view.rows), strict=True)
-    assert [cell.text for cell in figures] == ["1234.6 [1200.0, 1300.0]", "2.0", "-", "-"]
-    assert [cell.value for cell in figures] == [cell.value for cell in shares] == [1234.56, 2, "", ""]
-    assert {cell.text for cell in shares} == {"a tenth"} and not any(cell.numeric for cell in names)
-    heading = view.columns[0]
-    assert (heading.header, heading.help) == ("step ms [95 %]", "how long a step takes [95 %]")
 
 
 def test_every_heading_of_a_page_has_its_tooltip(page):
@@ -242,22 +175,7 @@ def test_every_heading_of_a_page_has_its_tooltip(page):
     assert headings == []
 
 
-def test_a_configuration_is_called_by_what_tells_it_apart():
-    row = {"loader": "dali-cpu", "grad": "fp16", "channels_last": False, "model": "resnet50"}
-    assert called(row, ["loader", "grad", "channels_last"]) == "dali-cpu, fp16 gradients, no channels_last"
-    assert called(row, []) == "resnet50"
-
-
 def test_the_report_goes_beside_the_results(sweep):
     ran = run("analysis.report.__main__", sweep)
     assert ran.code == 0 and (sweep / "report.html").is_file()
     assert not list(sweep.glob("*.partial")) and (sweep / store.SWEEP).is_file()
-
-
-def factors_text(path) -> str:
-    (text,) = [section.text for section in build(load(path)).sections if section.id == "factors"]
-    return text
-
-
-def test_what_is_no_number_leaves_a_gap_in_a_chart():
-    assert script_json({"y": [1.5, float("nan"), (float("inf"), 2)]}) == '{"y":[1.5,null,[null,2]]}'

@@ -10,7 +10,6 @@ from analysis.frames.load import load
 from analysis.measures.peaks import Roof
 from analysis.report import kernels, scaling
 from analysis.report.base import Context
-from analysis.report.build import build
 from analysis.report.render import Section
 from profiling import tables
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
@@ -77,21 +76,13 @@ def test_points_are_as_large_as_their_time(tmp_path: Path) -> None:
     assert max(sizes) == pytest.approx(2 * min(sizes))  # four times the area
 
 
-def test_without_a_peak_it_says_so(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of(profile="torch")], Truth(device="cpu"), calibration=False)
+@pytest.mark.parametrize(
+    ("truth", "said"), [(Truth(device="cpu"), "--peaks FILE"), (Truth(flops=0.0, bytes=0.0), "FLOPs")]
+)
+def test_without_a_peak_or_flops_it_says_so(truth: Truth, said: str, tmp_path: Path) -> None:
+    write_sweep(tmp_path, [run_of(profile="torch")], truth, calibration=False)
     section = roofline_of(tmp_path)
-    assert section is not None and not section.charts and "--peaks FILE" in section.text
-
-
-def test_without_flops_it_says_so(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of(profile="torch")], Truth(flops=0.0, bytes=0.0))
-    section = roofline_of(tmp_path)
-    assert section is not None and not section.charts and "FLOPs" in section.text
-
-
-def test_without_kernels_there_is_no_section(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of()])
-    assert roofline_of(tmp_path) is None
+    assert section is not None and not section.charts and said in section.text
 
 
 def test_a_pyprof_table_has_one(tmp_path: Path) -> None:
@@ -111,28 +102,8 @@ def test_runs_that_are_not_of_one_configuration_are_no_pair(tmp_path: Path) -> N
 # --- factors ------------------------------------------------------------------------------------------
 
 
-def sweep_of(path: Path, repetitions: int = 4) -> Path:
-    """Two ranks are slower by half; workers change nothing."""
-    truth = Truth(step_ms={1: 100.0, 2: 150.0}, run_noise_ms=1.0)
-    runs = [run_of(gpus_per_node=ranks, workers=workers) for ranks in (1, 2) for workers in (1, 2)]
-    write_sweep(path, runs, truth, repetitions={"none": repetitions})
-    return path
-
-
-def test_one_factor_is_no_section(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of(gpus_per_node=ranks) for ranks in (1, 2)])
-    assert scaling.FACTORS.section(Context(load(tmp_path))) is None
-
-
 def test_profiled_runs_alone_say_why_not(tmp_path: Path) -> None:
     for ranks, workers in ((1, 1), (2, 2)):
         write_run(tmp_path, run_of(profile="torch", gpus_per_node=ranks, workers=workers), Truth())
     section = scaling.FACTORS.section(Context(load(tmp_path)))
     assert section is not None and "no unprofiled run" in section.text
-
-
-def test_the_page_has_both(tmp_path: Path) -> None:
-    sweep_of(tmp_path)
-    write_run(tmp_path, run_of(profile="torch"), Truth())
-    ids = [section.id for section in build(load(tmp_path)).sections]
-    assert "factors" in ids and "roofline" in ids

@@ -104,51 +104,6 @@ def test_the_page_fits_any_width(opened, width, request):
     assert opened.messages == []
 
 
-def test_a_chosen_level_leaves_its_rows_and_charts(opened):
-    select = opened.page.locator("select[data-filter]").first
-    if select.count() == 0:
-        assert opened.rows("table-0").count() == 1  # nothing varies, so there is nothing to choose
-        return
-    name, level = select.get_attribute("data-filter"), select.locator("option").last.inner_text()
-    before = opened.rows("table-0").count()
-    opened.page.select_option(f"select[data-filter={name}]", level)
-    opened.settled()
-    assert 0 < opened.rows("table-0").count() < before
-    assert f"{name}={level}" in opened.page.url
-    opened.page.select_option(f"select[data-filter={name}]", "")
-    opened.settled()
-    assert opened.rows("table-0").count() == before
-
-
-def test_rows_are_sorted_by_their_figures(opened):
-    header = opened.page.locator("#table-0 th", has_text="images").first
-    place = header.evaluate("element => element.cellIndex")
-    header.locator("button").click()
-    values = [float(row.locator("td").nth(place).get_attribute("data-value"))
-              for row in opened.rows("table-0").all()[:40]]  # fmt: skip
-    assert values and values == sorted(values)
-
-
-def test_the_kernels_are_searched(opened):
-    box = "input[data-search=kernel-table]"
-    if opened.page.locator(box).count() == 0:
-        assert opened.page.locator("#kernel-table tbody tr").count() <= 20
-        return
-    opened.page.fill(box, "optimizer sgd")
-    shown = opened.rows("kernel-table").all_inner_texts()
-    assert shown and all("sgd" in row for row in shown)
-    opened.page.fill(box, "")
-
-
-def test_a_section_folds_and_opens(opened):
-    summary = opened.page.locator("#scaling summary")
-    summary.click()
-    assert opened.page.locator("#scaling details[open]").count() == 0
-    summary.click()
-    opened.see("#scaling .chart")
-    assert opened.page.locator("#scaling .plot-container").count() > 0
-
-
 @pytest.mark.parametrize("report", [1, LARGE], indirect=True, scope="module")
 def test_paper_gets_all_of_every_chart(opened):
     """A sheet of A4 is narrower than a screen."""
