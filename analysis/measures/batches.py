@@ -68,6 +68,7 @@ def batches(study: Study) -> Answer:
     }
     frame["startup_s"] = frame["run"].map(started)
     frame = pd.concat([frame, published.astype(object)], ignore_index=True)
+    frame = frame.astype(dict.fromkeys(("steps", "warmup_dropped", "steady_steps"), "Int64"))
     ordered = in_order(frame, (*ID_FIELDS, *study.own_factors, "repetition"))
     return Answer(ordered, [*OF_A_RUN, *METRICS, *(TAU_METRICS if len(published) else ())], title=_TITLE)
 

@@ -173,65 +173,12 @@ def load_or_convert(
     Raises:
         UserError: as :func:`analysis.frames.load.load`, or nothing can be converted.
     """
-    if len(paths) > 1:
-        return _of_traces(paths, output, own_peaks)
-    try:
-        return load(paths[0], own_peaks), EXIT_DONE
-    except UserError:
-        if first_trace(paths[0]) is None:
-            raise
-    return _of_traces(paths, output, own_peaks)
-
-
-def are_two_results(paths: Sequence[Path]) -> bool:
-    """Whether two paths are results to be compared; else they are one set of results, or raw traces of one.
-
-    Raises:
-        UserError: one does not exist, some are results and others are not, or more than two are results.
-    """
-    if len(paths) < 2:
-        return False
-    errors = {path: error for path in paths if (error := _why_no_results(path))}
-    for path, error in errors.items():
-        if not path.exists():
-            raise error
-    results = [path for path in paths if path not in errors]
-    if not results:
-        return False
-    for path, error in errors.items():
-        if first_trace(path) is None:
-            raise error
-        how = f"python -m profiling.convert {shlex.quote(str(path))}"
-        raise UserError(f"{path} holds raw traces: convert them first: {how}")
-    if len(results) > 2:
-        raise UserError(f"{len(results)} sets of results: give one, or two to compare")
-    return True
-
-
-def _why_no_results(path: Path) -> UserError | None:
-    try:
-        load(path)
-    except UserError as error:
-        return error
-    return None
-
-
-def target_of(paths: Sequence[Path], output: Path | None = None) -> Path:
-    """Where the traces of such paths are converted to; not among the traces, which are searched again."""
-    first = paths[0].resolve()
-    folder = first if first.is_dir() else units.target_of(first, None)
-    beside = output.resolve().parent if output else folder.parent
-    inside = any(path.is_dir() and beside.is_relative_to(path.resolve()) for path in paths)
-    return (folder.parent if inside else beside) / f"{folder.name}{_CONVERTED}"
-
-
-def _of_traces(paths: Sequence[Path], output: Path | None, own_peaks: Path | None) -> tuple[Study, int]:
-    out, failed = _converted(paths, output)
-    return load(out, own_peaks), EXIT_FAILED if failed else EXIT_DONE
-
-
-def _converted(paths: Sequence[Path], output: Path | None) -> tuple[Path, int]:
-    """The folder of what the traces became; and how many could not be read, which was said."""
+    if len(paths) == 1:
+        try:
+            return load(paths[0], own_peaks), EXIT_DONE
+        except UserError:
+            if first_trace(paths[0]) is None:
+                raise
     out = target_of(paths, output)
     place = out if out.exists() else out.parent
     if not (place.is_dir() and os.access(place, os.W_OK)):
@@ -247,7 +194,45 @@ def _converted(paths: Sequence[Path], output: Path | None) -> tuple[Path, int]:
             f"{directory} was converted from other files (e.g. {job.files[0]}): remove it, "
             "or name a file in another folder with --output"
         )
-    return out, done.failed
+    return load(out, own_peaks), EXIT_FAILED if done.failed else EXIT_DONE
+
+
+def are_two_results(paths: Sequence[Path]) -> bool:
+    """Whether two paths are results to be compared; else they are one set of results, or raw traces of one.
+
+    Raises:
+        UserError: one does not exist, some are results and others are not, or more than two are results.
+    """
+    if len(paths) < 2:
+        return False
+    errors = {}
+    for path in paths:
+        try:
+            load(path)
+        except UserError as why:
+            if not path.exists():
+                raise
+            errors[path] = why
+    results = [path for path in paths if path not in errors]
+    if not results:
+        return False
+    for path, error in errors.items():
+        if first_trace(path) is None:
+            raise error
+        how = f"python -m profiling.convert {shlex.quote(str(path))}"
+        raise UserError(f"{path} holds raw traces: convert them first: {how}")
+    if len(results) > 2:
+        raise UserError(f"{len(results)} sets of results: give one, or two to compare")
+    return True
+
+
+def target_of(paths: Sequence[Path], output: Path | None = None) -> Path:
+    """Where the traces of such paths are converted to; not among the traces, which are searched again."""
+    first = paths[0].resolve()
+    folder = first if first.is_dir() else units.target_of(first, None)
+    beside = output.resolve().parent if output else folder.parent
+    inside = any(path.is_dir() and beside.is_relative_to(path.resolve()) for path in paths)
+    return (folder.parent if inside else beside) / f"{folder.name}{_CONVERTED}"
 
 
 if __name__ == "__main__":
