@@ -151,6 +151,10 @@ start() {
     chmod 755 "$HOME_DIR" "$HOME_DIR/munge"
     echo "$count" >"$HOME_DIR/size"
     write_configuration "$count" "$cpus"
+    # All networks of a kernel share one table of neighbours, of 1,024 by default: 32 nodes that all know each other fill
+    # it, and connections then fail with "No route to host".
+    local neighbours=/proc/sys/net/ipv4/neigh/default/gc_thresh3 pairs=$((4 * count * count))
+    (($(cat $neighbours) >= pairs)) || echo $pairs >$neighbours || die "no room for the addresses of $count nodes"
     (umask 077 && head -c 128 /dev/urandom >"$HOME_DIR/munge/key")
 
     power_on head
