@@ -43,11 +43,11 @@ $(VENV)/.ready: pyproject.toml
 	@echo "installing scaleprof, PyTorch and its CUDA libraries into $(VENV): downloads about 3.2 GB, takes minutes"
 	@echo "(without a GPU about 0.7 GB suffice: set PIP_EXTRA_INDEX_URL to PyTorch's index of CPU builds, see README.md)"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[full]'
 	@touch $@
 
 $(VENV)/.test-ready: pyproject.toml | $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,watch-test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[full,test,watch-test]'
 	@touch $@
 
 # Some processes share the tests by files (tests/conftest.py).

@@ -16,9 +16,8 @@ from profiling.errors import UserError, did_you_mean, run_command
 
 _HEAD = """# Columns
 
-The columns of each command's results in CSV, JSON, Parquet and DataFrames. Tables show some of them under
-shorter headings. `python -m analysis.columns > docs/columns.md` writes this page. A command's `--columns` and
-the report's tooltips come from the same definitions.
+The columns of each command's results in CSV, JSON, Parquet and DataFrames. A command's `--columns` also
+gives the headings of its tables. `python -m analysis.columns > docs/columns.md` writes this page.
 
 Names end in their unit ({units}).
 
@@ -51,7 +50,7 @@ def page(wanted: Sequence[str] = ()) -> str:
     pieces = [_section(name, modules[name]) for name in wanted or modules]
     if not wanted:
         units = ", ".join(f"`{end}` {unit}" for end, unit in UNITS.items())
-        of_a_run = f"## Fields of a run\n\n{_FIELDS}\n\n{_table(tuple(FIELDS.values()))}"
+        of_a_run = f"## Fields of a run\n\n{_FIELDS}\n\n{_list(tuple(FIELDS.values()))}"
         pieces = [
             _HEAD.format(units=units, confidence=CONFIDENCE, nominal=NOMINAL, in_run=IN_RUN, range=RANGE),
             of_a_run,
@@ -62,13 +61,12 @@ def page(wanted: Sequence[str] = ()) -> str:
 
 def _section(name: str, command: ModuleType) -> str:
     question = (command.__doc__ or "").partition("\n")[0]
-    tables = (f"{said}\n\n{_table(metrics)}" for said, metrics in columns_of(command).items())
-    return "\n".join([f"## analysis.{name}: {question}\n", *tables])
+    lists = (f"{said}\n\n{_list(metrics)}" for said, metrics in columns_of(command).items())
+    return "\n".join([f"## analysis.{name}: {question}\n", *lists])
 
 
-def _table(metrics: Sequence[Metric]) -> str:
-    lines = (f"| `{one.label}` | {one.explained.replace('|', chr(92) + '|')} |\n" for one in metrics)
-    return f"| column | meaning |\n| --- | --- |\n{''.join(lines)}"
+def _list(metrics: Sequence[Metric]) -> str:
+    return "".join(f"- `{one.label}`: {one.description}\n" for one in metrics)
 
 
 def main() -> int:

@@ -31,7 +31,7 @@ PLATFORMS = (
 def requirements(pyproject: Path = ROOT / "pyproject.toml") -> tuple[list[str], list[str], list[str]]:
     """What the project pins but torch: (all but DALI, DALI, what is to come without its own requirements)."""
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
-    pinned = [one.partition(";")[0].strip() for one in project["dependencies"]]
+    pinned = [one.partition(";")[0].strip() for one in project["optional-dependencies"]["full"]]
     ours = [one for one in pinned if not one.startswith("torch") and "dali" not in one]
     # CUPTI's library and CUDA's bindings: torch has brought those of its own release.
     alone = [one.partition(";")[0].strip() for one in project["optional-dependencies"]["cupti"]]

@@ -96,7 +96,12 @@ def _run() -> int:
     if word not in COMMANDS:
         raise UserError(f"unknown command {word!r}{did_you_mean(word, COMMANDS, see='scaleprof --help')}")
     sys.argv = [f"scaleprof {word}", *words]
-    runpy.run_module(COMMANDS[word], run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(COMMANDS[word], run_name="__main__", alter_sys=True)
+    except ModuleNotFoundError as error:
+        if not COMMANDS[word].startswith("analysis."):
+            raise
+        raise UserError(f"{word} needs {error.name}: pip install -e 'SCALEPROF[full]'") from None
     return EXIT_DONE
 
 

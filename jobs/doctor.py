@@ -37,7 +37,7 @@ from profiling.tools import ON_A_CPU, TOOLS, Options, tool
 AMD_DRIVER = Path("/dev/kfd")
 _HIDDEN = "CUDA_VISIBLE_DEVICES hides the GPUs"
 _NO_DRIVER = "no NVIDIA driver; on a cluster, run this on a GPU node (srun --gpus 1 ...)"
-_SETUP = "make setup  (or: pip install -e .)"
+_SETUP = "make setup  (or: pip install -e '.[full]')"
 _LIBRARIES = (  # name, how one gets it, whether nothing works without it
     ("torch", _SETUP, True),
     ("torchvision", _SETUP, True),

@@ -36,7 +36,7 @@ def declare_missing_operators() -> None:
 
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:
-        raise UserError("torchvision is not installed; make setup installs it (or pip install -e .)")
+        raise UserError("torchvision is not installed; make setup installs it (or pip install -e '.[full]')")
     compiled = [file for end in ("so", "pyd") for file in sorted(Path(spec.origin).parent.glob(f"_C*.{end}"))]
     try:
         for file in compiled:

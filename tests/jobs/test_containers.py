@@ -37,7 +37,7 @@ def test_both_hold_the_same():
     runs = [rest for name, rest in instructions() if name == "RUN"]
     assert header["From"] == instructions()[0][1]
     assert packages(runs[0]) == packages(sections["post"])
-    for step in ("pip install --no-cache-dir '.[mpi]'", "train/backends/build_horovod.sh /usr/local"):
+    for step in ("pip install --no-cache-dir '.[full,mpi]'", "train/backends/build_horovod.sh /usr/local"):
         assert step in runs[1] and step in sections["post"]
 
 

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 import warnings
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -185,3 +187,24 @@ def test_a_profiler_is_started_once_where_a_second_optimizer_ends_the_first_step
         recorder.enter(UPDATE, optimizer)
         recorder.leave()
     assert [call[0] for call in capture.method_calls] == ["start", "stop"]
+
+
+def test_an_environment_of_the_users_own_needs_only_what_pip_installs_there(tmp_path):
+    # pandas is not there either, but pyarrow minds a None in its place.
+    hidden = [
+        "adbc_driver_manager", "argcomplete", "cxxfilt", "defusedxml", "duckdb", "google_crc32c", "jinja2",
+        "kaleido", "mpi4py", "nvidia.dali", "perfetto", "PIL", "plotly", "scipy", "torchvision",
+    ]  # fmt: skip
+    hide = f"import sys; sys.modules.update(dict.fromkeys({hidden})); from jobs.commands import main; main()"
+
+    def scaleprof(*words: object) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-c", hide, *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    ran = scaleprof(
+        "watch", "--profile", "torch", "--batches", 6, "--out", tmp_path / "run", PROGRAMS / "bare.py"
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert len(batches_of(tmp_path / "run")) == 6 and (tmp_path / "run/rank_0000/kernels.parquet").exists()
+    ran = scaleprof("report", tmp_path)
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
