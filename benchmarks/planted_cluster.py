@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from analysis.frames.matching import Calls, match
 from analysis.frames.steps import Series
@@ -18,7 +19,7 @@ from analysis.measures.lateness import of_collectives
 from analysis.measures.points import POINT_FIELDS, Point
 from analysis.prediction.allreduce import FLAT, LEVELS, Layout
 from analysis.prediction.configurations import Configuration, of_points
-from analysis.prediction.traced_step import Allreduces, Traced, exchanges, late_ranks, step_of
+from analysis.prediction.traced_step import NOBODY, Late, Traced, exchanges, late_ranks, step_of
 from jobs.run import Run
 
 MS = 1e6
@@ -192,8 +193,8 @@ def _traced(cluster: Cluster, point: Point, generator: np.random.Generator) -> T
     ran = run(cluster, ranks, generator, BATCHES // 2, PROFILED_SLOWER)
     batches = ran.start.shape[1]
     stages = ("load", "forward", "backward", "update")
-    recorded = {"start_ns": ran.start[0], "batch_index": np.arange(batches)}
-    recorded |= {f"{name}_ns": getattr(ran, name)[0] for name in stages}
+    columns = {f"{name}_ns": getattr(ran, name)[0] for name in stages}
+    recorded = pd.DataFrame({"start_ns": ran.start[0], "batch_index": np.arange(batches), **columns})
     # A gradient is ready when its layer's kernels end: on rank 0, whatever it then waits for.
     share = (np.arange(LAYERS) + 1) / LAYERS
     own = BACKWARD * PROFILED_SLOWER * cluster.computing(ranks) * cluster.slow.get(0, 1.0)
@@ -201,14 +202,14 @@ def _traced(cluster: Cluster, point: Point, generator: np.random.Generator) -> T
         FORWARD * PROFILED_SLOWER * cluster.computing(ranks) * cluster.slow.get(0, 1.0)
     )
     ready = own * share * pace
-    calls = _calls(ran, cluster) if ranks > 1 else None
-    step = step_of(point, recorded, ready, np.full(LAYERS, ELEMENTS), False, calls)
+    calls, late = _calls(ran, cluster) if ranks > 1 else (None, NOBODY)
+    step = step_of(point, recorded, ready, np.full(LAYERS, ELEMENTS), False, calls, late)
     assert step is not None
     return Traced(step, exchanges(calls, cluster.layout(ranks)))
 
 
-def _calls(ran: Ran, cluster: Cluster) -> Allreduces:
-    """The allreduces in the order in which they were made."""
+def _calls(ran: Ran, cluster: Cluster) -> tuple[pd.DataFrame, Late]:
+    """The allreduces in the order in which they were made, and the late ranks."""
     ranks, calls, batches = ran.call_start.shape
     index = np.repeat(np.arange(batches), calls)
     size = np.tile(buckets()[1], batches)
@@ -224,4 +225,7 @@ def _calls(ran: Ran, cluster: Cluster) -> Allreduces:
     lateness = of_collectives(each, matched, _series(ran, cluster))
     late = late_ranks(lateness, [f"node {rank // cluster.gpus_per_node}" for rank in range(ranks)])
     starts, ends = np.stack(matched.start_ns), np.stack(matched.end_ns)
-    return Allreduces(index, size, starts[0], starts.max(axis=0), np.median(ends, axis=0), late=late)
+    return pd.DataFrame({
+        "step": index, "bytes": size, "start_ns": starts[0], "arrived_ns": starts.max(axis=0),
+        "end_ns": np.median(ends, axis=0),
+    }), late  # fmt: skip

@@ -459,18 +459,24 @@ def collectives(trace: RunTrace) -> pd.DataFrame:
     Returns:
         A row a call of a rank, in order of ranks and starts. Columns: ``rank, step, counted, collective,
         group, group_size`` (0: not recorded), ``duration_ns, bytes, exposed_ns, overlapped_ns``, and where
-        matched ``transfer_ns`` and ``end_ns`` on the common clock (NaN: not known).
+        matched ``transfer_ns``, ``start_ns`` and ``end_ns`` on the common clock (NaN: not known), and
+        ``call``, a number that the same call has on all ranks (0: none).
     """
     made = []
+    numbers = trace.matched.numbers if trace.matched else []
     for place, one in enumerate(trace.calls):
-        moved, end = np.full((2, len(one.kind)), np.nan)
+        moved, start, end = np.full((3, len(one.kind)), np.nan)
         if trace.matched is not None:
-            moved, end = trace.matched.transfer_ns[place], trace.matched.end_ns[place]
+            moved, start, end = (
+                values[place]
+                for values in (trace.matched.transfer_ns, trace.matched.start_ns, trace.matched.end_ns)
+            )
         made.append(pd.DataFrame({
             "rank": one.rank, "step": one.batch_index, "counted": one.counted, "collective": one.kind,
             "group": one.group.astype(str), "group_size": one.group_size,
             "duration_ns": one.end_ns - one.start_ns, "bytes": one.bytes, "exposed_ns": one.exposed_ns,
-            "overlapped_ns": one.hidden_ns, "transfer_ns": moved, "end_ns": end,
+            "overlapped_ns": one.hidden_ns, "transfer_ns": moved, "start_ns": start, "end_ns": end,
+            "call": numbers[place] if numbers else 0,
         }))  # fmt: skip
     return pd.concat(made, ignore_index=True)
 

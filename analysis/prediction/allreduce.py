@@ -27,9 +27,10 @@ beyond the largest traced number of ranks a cost is known less well with every d
 than the recorded calls are off the form.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
@@ -133,8 +134,7 @@ def slower(fast: int) -> Form:
 # --- costs ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Exchanges:
+class Exchanges(NamedTuple):
     """Measured allreduces; arrays of one element a stretch of time in which one or more of them ran.
 
     Collectives that overlap share the wire: their times cannot be told apart, that of all of them can.
@@ -152,6 +152,13 @@ class Exchanges:
     algorithms: frozenset[str] = frozenset()
 
 
+def joined(parts: Sequence[Exchanges]) -> Exchanges:
+    """The allreduces of several traces."""
+    ranks, calls, sizes, ns, nodes = map(np.concatenate, zip(*(one[:-1] for one in parts), strict=True))
+    algorithms = frozenset[str]().union(*(one.algorithms for one in parts))
+    return Exchanges(ranks, calls, sizes, ns, nodes, algorithms)
+
+
 @dataclass(frozen=True)
 class Cost:
     """Of a form's messages and bytes, ns.
@@ -161,6 +168,7 @@ class Cost:
         error: root mean square of the relative residuals of equal calls' means; NaN: nothing was fitted.
         traced: the most ranks whose calls were fitted; 0: none were.
         latency_known: whether the calls tell latency from bandwidth, or the user says one.
+        score: chi-square of the means of equal calls, plus two a parameter (Akaike's criterion).
     """
 
     form: Form
@@ -168,19 +176,17 @@ class Cost:
     error: float = float("nan")
     traced: int = 0
     latency_known: bool = True
+    score: float = 0.0
 
     def allreduce_ns(self, size: float, layout: Layout) -> np.ndarray:
-        """The estimate, then resamples, ns."""
-        return self._counts(size, layout) @ self.terms * self._unsure(layout)
-
-    def _unsure(self, layout: Layout) -> np.ndarray:
-        """By what factor a cost may be off its form: 1, then resamples."""
+        """The estimate, then resamples, ns: beyond the traced ranks a cost may be off its form."""
+        costs = self._counts(size, layout) @ self.terms
         if not self.traced:
-            return np.ones(1)
+            return costs
         beyond = max(0.0, float(np.log2(layout.ranks / self.traced)))
         spread = self.error + max(self.error, _FADES) * beyond
         drawn = np.random.default_rng(_UNSURE_SEED).standard_normal(self.terms.shape[1] - 1)
-        return np.exp(spread * np.concatenate([[0.0], drawn]))
+        return costs * np.exp(spread * np.concatenate([[0.0], drawn]))
 
     def with_bandwidth(self, factor: float) -> "Cost":
         """The same over links of so many times the bandwidth; alphas stay."""
@@ -233,30 +239,32 @@ def fit(
         return [ring(alpha_ns, ns_per_byte)]
     if not len(seen.ns):
         raise ValueError("no collective")
-    fixed = {0: alpha_ns, 1: ns_per_byte}
-    fixed_terms = {place: value for place, value in fixed.items() if value is not None}
-    if fixed_terms:
-        return [_fitted(seen, RING, fixed_terms, seed, scatter)]
-    if not tells_apart(seen):
+
+    def fitted(form: Form, fixed_terms: Mapping[int, float]) -> Cost:
+        return _fitted(seen, form, fixed_terms, seed, scatter)
+
+    fixed = {place: value for place, value in enumerate((alpha_ns, ns_per_byte)) if value is not None}
+    if fixed:
+        return [fitted(RING, fixed)]
+    possible = forms(seen)
+    length = seen.bytes / seen.calls / seen.ranks
+    if length.max() <= _TELLS_APART * length.min():
         # One length of message: either it is all bandwidth, or latency is as much as it can be.
-        most = min(
-            _MOST_ALPHA_NS, float((seen.ns / (seen.calls * RING.messages[0](seen.ranks, seen.nodes))).min())
-        )
+        most = float((seen.ns / (seen.calls * RING.messages[0](seen.ranks, seen.nodes))).min())
         return [
-            replace(_fitted(seen, form, {0: alpha}, seed, scatter), latency_known=False)
-            for form in forms(seen)
-            for alpha in ((0.0, most) if form is RING else (0.0,))
+            replace(fitted(form, {0: alpha}), latency_known=False)
+            for form in possible
+            for alpha in ((0.0, min(_MOST_ALPHA_NS, most)) if form is RING else (0.0,))
             if len(form.messages) == 1
         ]
-    costs = [_fitted(seen, form, {}, seed, scatter) for form in forms(seen)]
+    costs = [fitted(form, {}) for form in possible]
     if len(set(seen.ranks)) == 1:
         # Whether sizes differ by latency, or by how each is sent, calls of one number of ranks do not tell.
-        costs += [_fitted(seen, form, {0: 0.0}, seed, scatter) for form in forms(seen) if form in FLAT]
-        best, *others = sorted(costs, key=lambda one: _score(seen, one, scatter))
-        return [best, *(one for one in others if one.error <= best.error + _TOO_FAR_OFF)]
-    scores = np.array([_score(seen, one, scatter) for one in costs])
-    order = np.argsort(scores, kind="stable")
-    return [costs[place] for place in order if scores[place] <= scores.min() + _AS_GOOD]
+        costs += [fitted(form, {0: 0.0}) for form in possible if form in FLAT]
+        best, *others = sorted(costs, key=lambda cost: cost.score)
+        return [best, *(cost for cost in others if cost.error <= best.error + _TOO_FAR_OFF)]
+    costs.sort(key=lambda cost: cost.score)
+    return [cost for cost in costs if cost.score <= costs[0].score + _AS_GOOD]
 
 
 def forms(seen: Exchanges) -> tuple[Form, ...]:
@@ -266,41 +274,44 @@ def forms(seen: Exchanges) -> tuple[Form, ...]:
     sharing = [shared(size) for size in sizes[:-1]] + [slower(size) for size in sizes[-2:-1]]
     possible = (*FLAT, *levels, *sharing)
     if len(seen.algorithms) == 1:
-        trees = "tree" in seen.algorithms
         # A kernel named after the ring may be another one's (NVLS, CollNet), but is no tree.
-        return tuple(one for one in possible if one.trees == trees)
+        return tuple(form for form in possible if form.trees == ("tree" in seen.algorithms))
     return possible
-
-
-def tells_apart(seen: Exchanges) -> bool:
-    """Whether lengths of messages differ enough to tell latency from bandwidth."""
-    size = seen.bytes / seen.calls / seen.ranks
-    return bool(len(size)) and bool(size.max() > _TELLS_APART * size.min())
 
 
 def _fitted(seen: Exchanges, form: Form, fixed_terms: Mapping[int, float], seed: int, scatter: float) -> Cost:
     """Least squares of relative errors with resamples: of calls, and of the runs that they are of."""
-    design, runs = _design(seen, form), _runs(seen)
+    messages, count = len(form.messages), len(seen.ns)
+    design = form.columns(seen.ranks, seen.nodes)
+    design[:messages] *= seen.calls
+    design[messages:] *= seen.bytes
+    design /= seen.ns  # (terms, calls): what each costs of a call's time, per unit of it
+    runs = np.unique(np.stack([seen.ranks, seen.nodes]), axis=1, return_inverse=True)[1].ravel()
     generator = np.random.default_rng(seed)
-    count = len(seen.ns)
     draws = generator.integers(0, count, (RESAMPLES, count))
     weights = np.stack([np.bincount(row, minlength=count) for row in draws]).astype(float)
     first = nonnegative(design, np.ones((1, count)), np.ones((1, count)), fixed_terms)
-    spread = max(scatter, _misfit(seen, design, first[:, 0]))
-    factors = np.exp(spread * generator.standard_normal((RESAMPLES, runs.max() + 1)))[:, runs]
-    resampled = nonnegative(design, weights, factors, fixed_terms)
-    terms = np.concatenate([first, resampled], axis=1)
-    error = float(np.sqrt(np.mean(np.square(_residuals(seen, design, first[:, 0])[0]))))
-    return Cost(form, terms, error, int(seen.ranks.max()))
-
-
-def _design(seen: Exchanges, form: Form) -> np.ndarray:
-    """(terms, calls): what each term costs of a call's time, per unit of it."""
-    columns = form.columns(seen.ranks, seen.nodes)
-    messages = len(form.messages)
-    columns[:messages] *= seen.calls
-    columns[messages:] *= seen.bytes
-    return columns / seen.ns
+    # Logarithm of each call's fitted over its measured time; runs are off the form as a whole, too.
+    rest = np.log(np.maximum(first[:, 0] @ design, 1e-9))
+    misfit = np.sqrt(np.mean(np.square(np.bincount(runs, rest) / np.bincount(runs))))
+    deviates = generator.standard_normal((RESAMPLES, runs.max() + 1))
+    factors = np.exp(max(scatter, misfit) * deviates)[:, runs]
+    terms = np.concatenate([first, nonnegative(design, weights, factors, fixed_terms)], axis=1)
+    # The means of equal calls of a run, and how well each is known.
+    key = np.stack([runs, np.round(8 * np.log2(seen.bytes)), seen.calls])
+    cells, cell, calls = np.unique(key, axis=1, return_inverse=True, return_counts=True)
+    mean = np.bincount(cell.ravel(), rest) / calls
+    squares = np.bincount(cell.ravel(), np.square(rest - mean[cell.ravel()]))
+    weight = 1 / (squares / np.maximum(calls - 1, 1) / calls + LEAST_ERROR**2)
+    # All calls of a run are faster or slower together by what runs scatter: that is one error, not many.
+    squares, sums, weights = (
+        np.bincount(cells[0].astype(int), values) for values in (weight * mean**2, weight * mean, weight)
+    )
+    chi_square = squares - np.square(sums) * scatter**2 / (1 + scatter**2 * weights)
+    return Cost(
+        form, terms, float(np.sqrt(np.mean(np.square(mean)))), int(seen.ranks.max()),
+        score=float(chi_square.sum() + 2 * np.count_nonzero(first)),
+    )  # fmt: skip
 
 
 def nonnegative(
@@ -320,12 +331,12 @@ def nonnegative(
     terms, problems = len(design), len(weights)
     free = [place for place in range(terms) if place not in fixed_terms and design[place].any()]
     held = np.array([fixed_terms.get(place, 0.0) for place in range(terms)])
-    wanted = factors - held @ design
+    targets = factors - held @ design
     # Columns of one length, so that the normal equations are well conditioned.
     length = np.sqrt(np.square(design).sum(axis=1))
     scaled = design / np.where(length > 0, length, 1)[:, None]
     gram = np.einsum("pc,ic,jc->pij", weights, scaled, scaled, optimize=True)
-    right = np.einsum("pc,pc,ic->pi", weights, wanted, scaled, optimize=True)
+    right = np.einsum("pc,pc,ic->pi", weights, targets, scaled, optimize=True)
     coefficients = np.repeat(held[:, None], problems, axis=1)
     least = np.zeros(problems)  # of the part of the squares that depends on x: 0 where x is 0
     for size in range(1, len(free) + 1):
@@ -344,45 +355,3 @@ def nonnegative(
             coefficients[:, better] = held[:, None]
             coefficients[place[:, None], better] = (solved[better] / length[place]).T
     return coefficients
-
-
-def _runs(seen: Exchanges) -> np.ndarray:
-    """The traced run of each call: one a layout."""
-    return np.unique(np.stack([seen.ranks, seen.nodes]), axis=1, return_inverse=True)[1].ravel()
-
-
-def _rest(seen: Exchanges, design: np.ndarray, terms: np.ndarray) -> np.ndarray:
-    """Logarithm of each call's fitted over its measured time."""
-    return np.log(np.maximum(terms @ design, 1e-9))
-
-
-def _misfit(seen: Exchanges, design: np.ndarray, terms: np.ndarray) -> float:
-    """By how much runs are off the fitted form as a whole (root mean square, relative)."""
-    rest, runs = _rest(seen, design, terms), _runs(seen)
-    return float(np.sqrt(np.mean(np.square(np.bincount(runs, rest) / np.bincount(runs)))))
-
-
-def _residuals(
-    seen: Exchanges, design: np.ndarray, terms: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Relative residuals of the means of equal calls of a run, how well each mean is known, and its run."""
-    rest, runs = _rest(seen, design, terms), _runs(seen)
-    key = np.stack([runs, np.round(8 * np.log2(seen.bytes)), seen.calls])
-    cells, cell, count = np.unique(key, axis=1, return_inverse=True, return_counts=True)
-    cell = cell.ravel()
-    mean = np.bincount(cell, rest) / count
-    square = np.bincount(cell, np.square(rest - mean[cell]))
-    return mean, np.sqrt(square / np.maximum(count - 1, 1) / count), cells[0].astype(int)
-
-
-def _score(seen: Exchanges, cost: Cost, scatter: float) -> float:
-    """Chi-square of the means of equal calls, plus two a parameter (Akaike's criterion).
-
-    All calls of a run are faster or slower together by what runs scatter: that is one error, not many.
-    """
-    mean, error, runs = _residuals(seen, _design(seen, cost.form), cost.terms[:, 0])
-    weight = 1 / (np.square(error) + LEAST_ERROR**2)
-    of_runs = [np.bincount(runs, values) for values in (weight * mean**2, weight * mean, weight)]
-    squares, sums, weights = of_runs
-    chi_square = squares - np.square(sums) * scatter**2 / (1 + scatter**2 * weights)
-    return float(chi_square.sum() + 2 * np.count_nonzero(cost.terms[:, 0]))

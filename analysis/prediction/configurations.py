@@ -117,8 +117,8 @@ def of_points(
     """
     last = points[-1]
     most = max(point.fields["nodes"] for point in points)
-    largest = max(point.fields["gpus_per_node"] for point in points)
-    usual = largest if most > 1 else max(largest, GPUS_OF_A_NODE)
+    usual = max(point.fields["gpus_per_node"] for point in points)
+    usual = usual if most > 1 else max(usual, GPUS_OF_A_NODE)
     return Configuration(
         {name: last.fields[name] for name in (*CONFIGURATION, *own_names(last.fields))},
         tuple(point.world_size for point in points),
@@ -143,7 +143,7 @@ def configurations(
         UserError: of none of them the samples of a step are known.
     """
     kind = scaling or choose_scaling(points_of(study, KINDS[0]))
-    groups: dict[tuple, list[Point]] = {}
+    groups: dict[tuple, dict[Point, None]] = {}
     points = points_of(study, kind)
     known = [point for point in points if point.fields["batch"] and point.has_samples]
     if points and not known:
@@ -152,34 +152,24 @@ def configurations(
         own = {name: point.fields[name] for name in (*CONFIGURATION, *own_names(point.fields))}
         if kind == "strong":
             own["batch"] *= point.world_size
-        members = groups.setdefault(tuple(map(str, own.items())), [])
-        base = point.base
-        if base.world_size < point.world_size and base in known and base not in members:
-            members.append(base)
-        if point not in members:
-            members.append(point)
+        members = groups.setdefault(tuple(map(str, own.items())), {})
+        if point.base.world_size < point.world_size and point.base in known:
+            members[point.base] = None
+        members[point] = None
     answer = []
     for members in groups.values():
+        # Points that differ in ``batches`` only (a profiled run may be shorter) are one.
+        by_layout: dict[tuple[int, int], list[Point]] = {}
+        for point in members:
+            by_layout.setdefault((point.world_size, point.fields["nodes"]), []).append(point)
         by_size: dict[int, Point] = {}  # of points of one world size the one on the fewest nodes
-        for point in sorted(_merged(members), key=lambda one: (one.world_size, one.fields["nodes"])):
-            by_size.setdefault(point.world_size, point)
+        for (size, _), same in sorted(by_layout.items(), key=lambda item: item[0]):
+            timed = [one for one in same if one.timed_by == UNPROFILED] or same
+            first = max(timed, key=lambda one: (len(one.timed), one.fields["batches"]))
+            profiled = tuple(run for one in same for run in one.profiled)
+            by_size.setdefault(size, replace(first, profiled=profiled) if len(same) > 1 else first)
         answer.append(of_points(list(by_size.values()), kind == "strong", gpus_per_node))
     return _named(answer)
-
-
-def _merged(members: Sequence[Point]) -> list[Point]:
-    """Points that differ in ``batches`` only (a profiled run may be shorter) as one."""
-    by_layout: dict[tuple, list[Point]] = {}
-    for point in members:
-        by_layout.setdefault((point.fields["nodes"], point.fields["gpus_per_node"]), []).append(point)
-    points = []
-    for same in by_layout.values():
-        timed = [one for one in same if one.timed_by == UNPROFILED] or same
-        first = max(timed, key=lambda one: (len(one.timed), one.fields["batches"]))
-        if len(same) > 1:
-            first = replace(first, profiled=tuple(run for one in same for run in one.profiled))
-        points.append(first)
-    return points
 
 
 def scatter_of(points: Sequence[Point]) -> float:
@@ -320,7 +310,6 @@ def is_too_wide(row: Mapping[str, Any]) -> bool:
 
 
 def doublings(measured: int, target: int) -> float:
-    """How far a prediction reaches."""
     return abs(float(np.log2(target / measured)))
 
 

@@ -19,6 +19,7 @@ confidence interval: of what begins beyond the points it knows nothing.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -102,26 +103,19 @@ def predict(
     # The centre is of the simplest that is as good: nothing hidden.
     simple = good[good.allowed & ~good.hidden] if (good.allowed & ~good.hidden).any() else good
     centre = float(np.average(simple.time, weights=np.exp((least - simple.chi_square) / scale / 2)))
-    stays, grows = _least_and_most(measured, values, point_errors * np.sqrt(scale), float(target), strong)
+    # The time if what the largest point costs more than ideal stays, and if it grows with every rank.
+    share, ahead = (ranks[0] / ranks[-1], ranks[0] / target) if strong else (1.0, 1.0)
+    cost, ideal = values[-1] - values[0] * share, values[0] * ahead
+    # Of what takes longer than ideal on the largest point, one rank's own error is no part.
+    own = 1.96 * values[-1] * point_errors[-1] * np.sqrt(scale)
+    error = float(np.hypot(own, 1.96 * values[0] * share * point_errors[0] * np.sqrt(scale)))
+    stays = float(ideal + cost - (error if strong else own))
+    grows = float(ideal + max(cost + error, 0.0) * (target - 1) / (ranks[-1] - 1))
     low = min(max(float((good.time - reach).min()), stays) if not strong else stays, centre)
     low = max(low, 0.0)  # the errors of few points reach below what a time can be
     high = max(float((good.most + reach).max()), grows, centre)
     names = tuple(name for name in SHAPES if any(name in one for one in good.shapes))
     return Prediction(centre, low, high, names)
-
-
-def _least_and_most(
-    ranks: np.ndarray, times: np.ndarray, errors: np.ndarray, target: float, strong: bool
-) -> tuple[float, float]:
-    """The time if what the largest point costs more than ideal stays, and if it grows with every rank."""
-    share, ahead = (ranks[0] / ranks[-1], ranks[0] / target) if strong else (1.0, 1.0)
-    cost = times[-1] - times[0] * share
-    error = 1.96 * float(np.hypot(times[-1] * errors[-1], times[0] * share * errors[0]))
-    growth = (target - 1) / (ranks[-1] - 1)
-    ideal = times[0] * ahead
-    # Of what takes longer than ideal on the largest point, one rank's own error is no part.
-    own = 1.96 * float(times[-1] * errors[-1]) if not strong else error
-    return float(ideal + cost - own), float(ideal + max(cost + error, 0.0) * growth)
 
 
 def _own_errors(ranks: np.ndarray, times: np.ndarray, strong: bool) -> np.ndarray:
@@ -157,25 +151,14 @@ def fits_of(
 
     points = _Points(ranks, times, errors, target, strong)
     overheads = (False, True) if strong else (False,)
-    some = [names for names in _TOGETHER if names and "constant" not in names]
-    tried = [
-        *((names, overhead, np.zeros(1), 0, 1.0) for overhead in overheads for names in _TOGETHER),
-        *(
-            (names, overhead, _shares(names, visible), first, visible)
-            for overhead in overheads
-            for names in some
-            for first in range(len(ranks) + 1)
-            for visible in _VISIBLE
-        ),
-    ]
+    tried = [(names, overhead, np.zeros(1), 0, 1.0) for overhead in overheads for names in _TOGETHER]
+    for overhead, names, first, visible in product(overheads, _TOGETHER, range(len(ranks) + 1), _VISIBLE):
+        if names and "constant" not in names:
+            limits = _MOST_HIDDEN if visible else _MOST_UNSEEN
+            shares = np.linspace(0, min(limits[name] for name in names), _TRIED)[1:]
+            tried.append((names, overhead, shares, first, visible))
     parts = [part for one in tried if (part := _fitted(points, *one)) is not None]
     return pd.DataFrame({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
-
-
-def _shares(names: Sequence[str], visible: float) -> np.ndarray:
-    """The shares of computing that may hide such costs, but for none."""
-    limits = _MOST_HIDDEN if visible else _MOST_UNSEEN
-    return np.linspace(0, min(limits[name] for name in names), _TRIED)[1:]
 
 
 @dataclass(frozen=True)
@@ -208,6 +191,9 @@ def _fitted(
 
     Args:
         visible: the share of the exchange that nothing hides.
+
+    Returns:
+        None where the points do not tell the terms.
     """
     base, costs = points.base, points.costs(names)
     exposed = np.arange(len(points.ranks)) >= first
@@ -222,61 +208,43 @@ def _fitted(
         return None
     values, covariance, chi_square = solved
     separable = values.shape[1] > parts
-    rise = (1 - visible) * values[:, parts:] @ costs if separable else None
-    right, out = _exposed_as_said(values[:, :1], base, hidden, exposed, rise)
+    # Whether just the points that were said to be are exposed, and whether the target ranks are.
+    right, out = np.ones(len(hidden), dtype=bool), np.ones(1, dtype=bool)
+    if hidden.any():
+        limit = hidden[:, None] * values[:, :1] * base
+        if separable:
+            rise = (1 - visible) * values[:, parts:] @ costs  # what can be hidden of the exchange
+            slack = 1e-9 * np.abs(values[:, :1])
+            over, under = (rise >= limit - slack)[:, :-1], (rise <= limit + slack)[:, :-1]
+            right, out = np.where(exposed, over, under).all(axis=1), rise[:, -1] > limit[:, -1]
+        else:
+            out = limit[:, -1] < 0
     to = np.zeros(values.shape)
     to[:, 0] = base[-1] * (1 - hidden * out)
     to[:, 1:parts] = 1 - base[-1]
     if separable:
         to[:, parts:] = np.where(out, 1.0, visible)[:, None] * costs[:, -1]
     time = (to * values).sum(axis=1)
-    # Where all is hidden, how much that is, is not known.
-    most = time + _may_come_out(values[:, 0], base, hidden, costs) if not separable and names else time
+    most = time
+    if not separable and names:
+        # The last point hides all that it can: what the target ranks would show of it is not known.
+        growth = float((costs[:, -1] / costs[:, -2]).max())
+        most = time + np.maximum(hidden * values[:, 0] * (base[-2] * growth - base[-1]), 0)
     error = np.sqrt(np.maximum(np.einsum("gi,gij,gj->g", to, covariance, to), 0))
     spread = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
-    allowed = np.asarray((values[:, 1:] >= 0).all(axis=1))
     keep = right & (values[:, 0] > 0) & (values[:, 1:] >= -1.96 * spread[:, 1:]).all(axis=1)
     shapes = np.empty(len(hidden), dtype=object)
     shapes[:] = [names] * len(hidden)
     every = {
         "shapes": shapes, "chi_square": chi_square, "parameters": np.full(len(hidden), values.shape[1]),
-        "allowed": allowed, "hidden": hidden > 0, "time": time, "most": most, "error": error,
+        "allowed": (values[:, 1:] >= 0).all(axis=1), "hidden": hidden > 0, "time": time, "most": most,
+        "error": error,
     }  # fmt: skip
     return {name: column[keep] for name, column in every.items()}
 
 
-def _exposed_as_said(
-    computing: np.ndarray, base: np.ndarray, hidden: np.ndarray, exposed: np.ndarray, rise: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """(whether just the points that were said to be are exposed; whether the target ranks are) of each share.
-
-    Args:
-        computing: the time of computing, (shares, 1).
-        rise: what can be hidden of the exchange, on each point and the target ranks; None: not known.
-    """
-    if not hidden.any():
-        return np.ones(len(hidden), dtype=bool), np.ones(1, dtype=bool)
-    limit = hidden[:, None] * computing * base
-    if rise is None:
-        return np.ones(len(hidden), dtype=bool), limit[:, -1] < 0
-    slack = 1e-9 * np.abs(computing)
-    over, under = (rise >= limit - slack)[:, :-1], (rise <= limit + slack)[:, :-1]
-    return np.where(exposed, over, under).all(axis=1), rise[:, -1] > limit[:, -1]
-
-
-def _may_come_out(
-    computing: np.ndarray, base: np.ndarray, hidden: np.ndarray, costs: np.ndarray
-) -> np.ndarray:
-    """What the target ranks would show of an exchange of which the last point hides all that it can."""
-    growth = float((costs[:, -1] / costs[:, -2]).max())
-    return np.maximum(hidden * computing * (base[-2] * growth - base[-1]), 0)
-
-
 def _solved(points: _Points, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """(values, their covariances, chi-squares) of designs (problems, points, terms).
-
-    None where the points do not tell the terms.
-    """
+    """(values, their covariances, chi-squares) of designs (problems, points, terms)."""
     weights = 1 / (points.times * points.errors)
     design, response = columns * weights[:, None], points.times * weights
     size = np.sqrt(np.square(design).sum(axis=1))

@@ -4,7 +4,7 @@ A point that was measured outside of the range that smaller ones gave says that 
 model: from there on ranges are wider by as much for every doubling.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -162,7 +162,13 @@ def of_study(
     targets = target_ranks(ranks, [one.ranks[-1] for one in found])
     steps = [[traced(study, point) for point in one.points] for one in found]
     frame, findings = predictions(found, steps, targets, what_ifs, network)
-    unasked = [one.name or None for one in found if _is_baseline_only(one, found)]
+    # Nobody asks about a configuration all of whose points are those from which others start.
+    fields = [[point.fields for point in one.points] for one in found]
+    unasked = [
+        one.name or None
+        for one, own in zip(found, fields, strict=True)
+        if own and any(other is not own and all(point in other for point in own) for other in fields)
+    ]
     findings = [one for one in findings if one.configuration not in unasked]
     if (findings or not frame["backtest"].all()) and not is_table and shared_cores(study):
         findings = [Finding("cores_shared")]
@@ -172,15 +178,6 @@ def of_study(
     for one in findings:
         study.log.add(one)
     return frame
-
-
-def _is_baseline_only(one: Configuration, found: Sequence[Configuration]) -> bool:
-    """Whether all points of a configuration are those from which others start: nobody asks about it."""
-    own = [point.fields for point in one.points]
-    return bool(own) and any(
-        other is not one and all(any(point.fields == fields for point in other.points) for fields in own)
-        for other in found
-    )
 
 
 # --- the predictions of both methods ----------------------------------------------------------------------
@@ -211,26 +208,18 @@ def predictions(
     known = {
         (found[of].name or None, ranks) for of, ranks in zip(ahead["of"], ahead["world_size"], strict=True)
     }
-    lacking = dict.fromkeys(finding for _, findings in made for finding in findings)
-    return frame, list(_without(lacking, known))
-
-
-def _without(findings: Iterable[Finding], known: set[tuple[str | None, int]]) -> Iterable[Finding]:
-    """The findings without the numbers of ranks that one of the methods predicts."""
-    for one in findings:
-        if one.code == "not_predicted":
-            ranks = [count for count in one.data["ranks"] if (one.configuration, count) not in known]
-            one = one.of(data={**one.data, "ranks": ranks})
-        if one.data.get("ranks") != []:
-            yield one
+    lacking = []
+    for finding in dict.fromkeys(finding for _, findings in made for finding in findings):
+        if finding.code == "not_predicted":
+            ranks = [count for count in finding.data["ranks"] if (finding.configuration, count) not in known]
+            finding = finding.of(data={**finding.data, "ranks": ranks})
+        if finding.data.get("ranks") != []:
+            lacking.append(finding)
+    return frame, lacking
 
 
 def _frame(found: Sequence[Configuration], rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """The rows as :data:`METRICS` have them, after the fields of their configurations.
-
-    Args:
-        rows: of :func:`prediction`, with ``of``: the place of the configuration in ``found``.
-    """
+    """Rows of :func:`prediction` as :data:`METRICS` have them, after the fields of their configurations."""
     names = [name for name in names_of(METRICS) if name not in ("believed", "global_batch")]
     frame = pd.DataFrame(rows, columns=["of", "images", *names])
     frame["backtest"] = frame["backtest"].astype(bool)
@@ -241,11 +230,10 @@ def _frame(found: Sequence[Configuration], rows: Sequence[dict[str, Any]]) -> pd
     ]
     frame["global_batch"] = pd.Series(batches, frame.index, dtype="Int64")
     frame["scaling"] = ["strong" if one.strong else "weak" for one in of]
-    images, figures = frame["images"], frame[["step_ms", "step_ms_low", "step_ms_high"]].astype(float) / 1e3
-    frame["images_per_s"] = images / figures["step_ms"]
-    frame["images_per_s_low"] = images / figures["step_ms_high"]
     # A step that may take next to no time sets no upper limit.
-    frame["images_per_s_high"] = images / figures["step_ms_low"].where(figures["step_ms_low"] > 0)
+    step_s = frame[["step_ms", "step_ms_high", "step_ms_low"]].astype(float) / 1e3
+    rates = ["images_per_s", "images_per_s_low", "images_per_s_high"]
+    frame[rates] = (1 / step_s.where(step_s > 0)).mul(frame["images"], axis=0).to_numpy()
     per_rank = np.array([one.images_per_s[0] / one.ranks[0] for one in of])
     frame["scaling_efficiency_pct"] = 100 * frame["images_per_s"] / frame["world_size"] / per_rank
     measured = [dict(zip(one.ranks, one.images_per_s, strict=True)) for one in of]
@@ -265,16 +253,25 @@ def curves(one: Configuration, targets: Sequence[int]) -> tuple[list[dict[str, A
     if len(one.ranks) < 2:
         ahead = [ranks for ranks in targets if ranks > one.ranks[0]]
         return [], [not_predicted(one.name, ahead, ONE_SIZE)]
+
+    def predicted(ranks: int, count: int) -> dict[str, Any]:
+        """From the smallest ``count`` points; wider by as much as such predictions missed points so far."""
+        known, errors = one.ranks[:count], one.errors[:count]
+        found = curve.predict(known, one.times_s[:count], ranks, errors or None, one.strong)
+        wider = float(np.exp(missed * doublings(known[-1], ranks)))
+        step_s = (found.time, found.low / wider, found.high * wider)
+        return prediction(CURVE, ranks, one.images(ranks), step_s, known, shapes=" ".join(found.shapes))
+
     rows: list[dict[str, Any]] = []
     missed = 0.0
     for place in range(2, len(one.ranks)):
-        rows.append(_curve(one, one.ranks[place], missed, place) | {"backtest": True})
+        rows.append(predicted(one.ranks[place], place) | {"backtest": True})
         noise = one.errors[place] if one.errors else curve.ASSUMED_SCATTER
         off = outside(one.times_s[place], rows[-1], noise)
         missed = max(missed, off / doublings(*one.ranks[place - 1 : place + 1]))
     near, findings = within_reach(one.name, one.ranks[-1], targets)
     for ranks in near:
-        row = _curve(one, ranks, missed, len(one.ranks))
+        row = predicted(ranks, len(one.ranks))
         if one.nodes and one.nodes.unseen(ranks):
             findings.append(not_predicted(one.name, [ranks], LINKS))
         elif is_too_wide(row):
@@ -282,19 +279,6 @@ def curves(one: Configuration, targets: Sequence[int]) -> tuple[list[dict[str, A
         else:
             rows.append(row)
     return rows, findings
-
-
-def _curve(one: Configuration, ranks: int, missed: float, count: int) -> dict[str, Any]:
-    """A prediction from the smallest ``count`` points.
-
-    Args:
-        missed: by how much such predictions missed points, a doubling.
-    """
-    known, errors = one.ranks[:count], one.errors[:count]
-    found = curve.predict(known, one.times_s[:count], ranks, errors or None, one.strong)
-    wider = float(np.exp(missed * doublings(known[-1], ranks)))
-    step_s = (found.time, found.low / wider, found.high * wider)
-    return prediction(CURVE, ranks, one.images(ranks), step_s, known, shapes=" ".join(found.shapes))
 
 
 # --- which of two methods is better founded ---------------------------------------------------------------
@@ -307,8 +291,7 @@ def judged(frame: pd.DataFrame) -> pd.DataFrame:
     backward pass hid on the measured ranks, and which ranks are late. It is believed unless its step, or what
     it said of measured points, is further off than the curve's; where that is by little, so are both.
     """
-    methods = {of: _method(rows) for of, rows in frame.groupby("of")}
-    better = frame["of"].map(methods)
+    better = frame["of"].map({of: _method(rows) for of, rows in frame.groupby("of")})
     return frame.assign(believed=(better == "") | (better == frame["predicted_by"]))
 
 

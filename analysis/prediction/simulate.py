@@ -22,6 +22,7 @@ What may be changed, each beside the plain prediction, or several with "+" (``fp
 import re
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -40,7 +41,7 @@ _NUMBERS = {name: re.compile(r"\d+(\.\d+)?" + "x" * (name == "network")) for nam
 DEFAULT_WHAT_IFS = tuple(f"{name}={value}" if value else name for name, value in _DEFAULTS.items())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Step:
     """A batch of a rank without the exchange of gradients; medians, ns.
 
@@ -93,7 +94,6 @@ class Model:
     scatter: float = 0.0
     shorter: np.ndarray = field(default_factory=lambda: np.ones(1))
     late_shorter: bool = True
-    _late: dict[tuple, np.ndarray] = field(default_factory=dict, compare=False)  # by ranks and settings
 
 
 @dataclass(frozen=True)
@@ -147,23 +147,16 @@ def simulate(model: Model, layout: Layout, seed: int = 0) -> Simulated:
     exposed = np.maximum(done - step.backward_ns * pace, 0)
     spared = 0 if model.loader else step.waits_share
     local = step.forward_ns + step.backward_ns + step.tail_ns + step.load_ns * (1 - spared)
-    late = _late_ns(model, ranks) * (model.shorter if model.late_shorter else 1)
+    late = _late_ns(step, ranks if model.stragglers else 0, spared)
+    late = late * (model.shorter if model.late_shorter else 1)
     return Simulated(local * pace + late + exposed, exposed, np.maximum(talk - exposed, 0), len(ready))
 
 
-def _late_ns(model: Model, ranks: int) -> np.ndarray:
-    """By how much the latest rank is later than the median one, with resamples, ns."""
-    key = (ranks, model.stragglers, model.loader)
-    if key not in model._late:
-        step = model.step
-        spared = 0 if model.loader else step.waits_share
-        own = step.own_ns - spared * step.own_load_ns
-        late = step.late_ns - spared * step.late_load_ns
-        if model.stragglers:
-            model._late[key] = latest(own, late[:ranks], ranks)
-        else:
-            model._late[key] = latest(own, late[:0], 1)
-    return model._late[key]
+@lru_cache(maxsize=128)
+def _late_ns(step: Step, ranks: int, spared: float) -> np.ndarray:
+    """By how much the latest rank (0 of them: an ordinary one) is later than the median one, ns."""
+    late = step.late_ns[:ranks] - spared * step.late_load_ns[:ranks]
+    return latest(step.own_ns - spared * step.own_load_ns, late, max(ranks, 1))
 
 
 # --- the latest rank ------------------------------------------------------------------------------------
@@ -230,7 +223,26 @@ def changed(model: Model, what_if: str, layout: Layout) -> Model:
         ValueError: it changes nothing here, or what it would change is not known; the message says which.
     """
     for name, value in _changes(what_if):
-        model = _changed(model, name, value, layout)
+        if name in ("fp16-gradients", "network") and not model.cost.has_bandwidth(layout):
+            raise ValueError("link bandwidth not known")
+        if name == "fp16-gradients":
+            if model.bytes_per_element == 2:
+                raise ValueError("16 bits already")
+            model = replace(model, bytes_per_element=2)
+        elif name == "network":
+            model = replace(model, cost=model.cost.with_bandwidth(value))
+        elif name == "bucket-mb":
+            now = buckets(model.step, model.bucket_mb)[1]
+            alone = len(now) == 1 and int(model.step.elements.sum()) * _HELD_BYTES <= value * MIB
+            if not alone and model.step.whole_buckets:
+                raise ValueError("gradients' order not known")
+            if alone or np.array_equal(now, buckets(model.step, value)[1]):
+                raise ValueError("same buckets")
+            model = replace(model, bucket_mb=value)
+        elif name == NO_STRAGGLERS:
+            model = replace(model, stragglers=False)
+        else:
+            model = replace(model, loader=False)
     return model
 
 
@@ -249,26 +261,6 @@ def parse_what_ifs(text: str) -> list[str]:
     for name in names:
         _changes(name)
     return names
-
-
-def _changed(model: Model, name: str, value: float, layout: Layout) -> Model:
-    if name in ("fp16-gradients", "network") and not model.cost.has_bandwidth(layout):
-        raise ValueError("link bandwidth not known")
-    if name == "fp16-gradients":
-        if model.bytes_per_element == 2:
-            raise ValueError("16 bits already")
-        return replace(model, bytes_per_element=2)
-    if name == "network":
-        return replace(model, cost=model.cost.with_bandwidth(value))
-    if name == "bucket-mb":
-        now = buckets(model.step, model.bucket_mb)[1]
-        alone = len(now) == 1 and int(model.step.elements.sum()) * _HELD_BYTES <= value * MIB
-        if not alone and model.step.whole_buckets:
-            raise ValueError("gradients' order not known")
-        if alone or np.array_equal(now, buckets(model.step, value)[1]):
-            raise ValueError("same buckets")
-        return replace(model, bucket_mb=value)
-    return replace(model, stragglers=False) if name == NO_STRAGGLERS else replace(model, loader=False)
 
 
 def _changes(what_if: str) -> list[tuple[str, float]]:

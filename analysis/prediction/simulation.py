@@ -36,7 +36,7 @@ from analysis.prediction.configurations import (
     within_reach,
 )
 from analysis.prediction.simulate import Model, Simulated, Step
-from analysis.prediction.traced_step import WIRE_BYTES, Traced, together
+from analysis.prediction.traced_step import WIRE_BYTES, Traced
 from analysis.statistics import estimates
 from profiling.findings import Finding
 
@@ -131,16 +131,25 @@ def simulations(
     # What a change gives is surest on the ranks that were measured: nothing is extrapolated there.
     here = layout_of(one.points[-1])
     for layout in (here, *map(one.nodes.of, near)):
-        if not _has_links(basis, network, layout):
-            findings += [not_predicted(one.name, [layout.ranks], LINKS)] if layout is not here else []
-            continue
+        lacks = "" if _has_links(basis, network, layout) else LINKS
         plain = _row(basis, layout)
-        if layout is not here and is_too_wide(plain):
-            findings.append(not_predicted(one.name, [layout.ranks], TOO_WIDE))
+        if layout is not here and not lacks:
+            lacks = TOO_WIDE if is_too_wide(plain) else ""
+            answer += [plain] if not lacks else []
+        if lacks:
+            findings += [not_predicted(one.name, [layout.ranks], lacks)] if layout is not here else []
             continue
-        changed, why = _what_ifs(basis, layout, plain, what_ifs)
-        answer += [plain, *changed] if layout is not here else changed
-        findings += why
+        for name in what_ifs:
+            try:
+                models = [simulate.changed(model, name, layout) for model in basis.models]
+                if simulate.changes_exchange(name) and _is_unlike(basis):
+                    raise ValueError("simulated and measured exposed transfer differ")
+            except ValueError as error:  # it changes nothing, or nobody knows what
+                findings.append(_not_simulated(one.name, name, str(error)))
+                continue
+            row = _row(basis, layout, models)
+            gain = 100 * (plain["step_ms"] / row["step_ms"] - 1)
+            answer.append(row | {"what_if": name, "fit_error_pct": None, "gain_pct": gain})
     return answer, [*findings, *too_far]
 
 
@@ -164,7 +173,7 @@ def basis_of(
     alpha_ns = None if network.alpha_us is None else 1e3 * network.alpha_us
     ns_per_byte = None if network.beta_gb_per_s is None else 1 / network.beta_gb_per_s
     try:
-        seen = together([step.exchanges for _, step in usable])
+        seen = allreduce.joined([step.exchanges for _, step in usable])
         costs = allreduce.fit(seen, alpha_ns, ns_per_byte, estimates.SEED, scatter)
     except ValueError:
         return "no allreduces of known size on all ranks"
@@ -206,11 +215,16 @@ def computing(
         lacking: of each point, what its traced step is to be longer, ns.
         scatter: by how much runs differ, relative.
     """
-    timings = [
-        (float(point.fields["batch"]), _own_ns(point, step) + more)
-        for point, step, more in zip(points, steps, lacking, strict=True)
-        if step is not None or point.world_size == 1
-    ]
+    timings = []
+    for point, step, more in zip(points, steps, lacking, strict=True):
+        if step is not None:
+            own = step.forward_ns + step.backward_ns + step.tail_ns
+        elif point.world_size == 1:
+            loads = [series.rank_stages["load"][:, series.steady].ravel() for _, series in point.timed]
+            own = point.batch.value - float(np.median(np.concatenate(loads)))
+        else:
+            continue
+        timings.append((float(point.fields["batch"]), own + more))
     if len({batch for batch, _ in timings}) < 2:
         return None
     batches, took = (np.array(column) for column in zip(*timings, strict=True))
@@ -218,15 +232,6 @@ def computing(
     factors = np.concatenate([np.ones((1, len(took))), np.exp(scatter * drawn)])
     design = np.stack([np.ones(len(took)), batches]) / took
     return nonnegative(design, np.ones_like(factors), factors, {})
-
-
-def _own_ns(point: Point, step: Step | None) -> float:
-    if step is not None:
-        return step.forward_ns + step.backward_ns + step.tail_ns
-    loads = np.concatenate(
-        [series.rank_stages["load"][:, series.steady].ravel() for _, series in point.timed]
-    )
-    return point.batch.value - float(np.median(loads))
 
 
 def layout_of(point: Point) -> Layout:
@@ -300,25 +305,6 @@ def _simulated(basis: Basis, model: Model, layout: Layout, own: Computing | None
         batch, of = basis.one.images(layout.ranks) / layout.ranks, float(basis.traced.fields["batch"])
         model = replace(model, shorter=np.array([1.0, batch]) @ terms / (np.array([1.0, of]) @ terms))
     return simulate.simulate(model, layout, estimates.SEED)
-
-
-def _what_ifs(
-    basis: Basis, layout: Layout, plain: dict[str, Any], what_ifs: Sequence[str]
-) -> tuple[Rows, list[Finding]]:
-    """A row for each change, and a finding on each that changes nothing, or nobody knows what."""
-    variants, findings = [], []
-    for name in what_ifs:
-        try:
-            models = [simulate.changed(model, name, layout) for model in basis.models]
-            if simulate.changes_exchange(name) and _is_unlike(basis):
-                raise ValueError("simulated and measured exposed transfer differ")
-        except ValueError as error:
-            findings.append(_not_simulated(basis.one.name, name, str(error)))
-            continue
-        row = _row(basis, layout, models)
-        gain = 100 * (plain["step_ms"] / row["step_ms"] - 1)
-        variants.append(row | {"what_if": name, "fit_error_pct": None, "gain_pct": gain})
-    return variants, findings
 
 
 def _is_unlike(basis: Basis) -> bool:

@@ -82,7 +82,7 @@ def test_what_nccl_says_it_used_is_taken():
         return [
             one
             if isinstance(one, str) or not len(one.exchanges.ns)
-            else replace(one, exchanges=replace(one.exchanges, algorithms=named))
+            else replace(one, exchanges=one.exchanges._replace(algorithms=named))
             for one in steps
         ]
 

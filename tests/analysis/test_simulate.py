@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from analysis.prediction import simulate
 from analysis.prediction.allreduce import Layout, ring
 from analysis.prediction.simulate import Model, Step, buckets, parse_what_ifs
-from analysis.prediction.traced_step import Allreduces, exchanges, ready_in_order
+from analysis.prediction.traced_step import exchanges, ready_in_order
 from profiling.errors import UserError
 
 MS = 1e6
@@ -46,28 +47,23 @@ def simulated(model: Model, ranks: int) -> simulate.Simulated:
 
 
 def test_collectives_that_overlap_are_one_stretch_of_time():
-    at = np.array
-    calls = Allreduces(
-        at([0, 0, 0, 1]),
-        at([4.0, 6.0, 8.0, 5.0]),
-        at([0, 5, 50, 100]),
-        at([10, 15, 60, 110]),
-        at([30, 45, 80, 125]),
-    )
+    calls = pd.DataFrame({
+        "step": [0, 0, 0, 1], "bytes": [4.0, 6.0, 8.0, 5.0], "arrived_ns": [10, 15, 60, 110],
+        "end_ns": [30, 45, 80, 125],
+    })  # fmt: skip
     found = exchanges(calls, Layout(4))
     # The first two share the wire from 10 to 45; the third is alone, and so is that of the next batch.
     assert found.ns.tolist() == [35, 20, 15] and found.calls.tolist() == [2, 1, 1]
     assert found.bytes.tolist() == [10, 8, 5] and found.ranks.tolist() == [4, 4, 4]
-    assert not len(exchanges(replace(calls, bytes=at([4.0, np.nan, 8.0, 5.0])), Layout(4)).ns)
+    assert not len(exchanges(calls.assign(bytes=[4.0, np.nan, 8.0, 5.0]), Layout(4)).ns)
 
 
 def test_an_allreduce_that_took_no_time_as_floats_hold_it_says_nothing_of_the_network():
-    at = np.array
     now = 1_790_000_000_000_000_000  # a nanosecond more is the same float
-    calls = Allreduces(
-        at([0, 1]), at([4.0, 5.0]), at([now, now + 4096]), at([now, now + 4096]),
-        at([float(now), now + 8192.0]),
-    )  # fmt: skip
+    calls = pd.DataFrame({
+        "step": [0, 1], "bytes": [4.0, 5.0], "arrived_ns": [now, now + 4096],
+        "end_ns": [float(now), now + 8192.0],
+    })  # fmt: skip
     assert exchanges(calls, Layout(4)).bytes.tolist() == [5]
 
 
