@@ -35,7 +35,7 @@ GROUPS = {
     ),
     "How well is the device used?": (
         "analysis.efficiency", "analysis.kernels", "jobs.hotspots", "analysis.utilization",
-        "analysis.activities", "analysis.tau_batches",
+        "analysis.activities", "analysis.functions", "analysis.tau_batches",
     ),
     "What matters, and what would change it?": (
         "analysis.critical_path", "analysis.factors", "analysis.compare", "analysis.predict",

@@ -80,6 +80,7 @@ ANSWERS = (
     ("utilization",),
     ("activities", "--by", "rank,step,rank"),
     ("activities", "--shares"),
+    ("functions", "TAU", "--by", "rank,thread"),
     ("factors",),
     ("compare", "B"),
     ("compare", "TRACES", "TRACES_AGAIN"),
@@ -115,6 +116,8 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made = write_run(under_tau, run_of(gpus_per_node=2, profile="tau"), Truth())
     sizes = {"event": ["Message size for all-reduce"], "count": [10.0], "mean": [1e6]}
     tables.write(tables.as_table("atomics", sizes), tables.rank_directory(made, 0), "atomics")
+    timers = {"function": ["step"], "calls": [1.0], "exclusive_ns": [1e9], "inclusive_ns": [1e9]}
+    tables.write(tables.as_table("intervals", timers), tables.rank_directory(made, 0), "intervals")
     energy = {"device_energy_j": 100.0, "processors_energy_j": 50.0, "metered_s": 2.0}
     write_run(metered, run_of(), Truth(), peak_memory_bytes=2e9, **energy)
     sizes = tmp_path_factory.mktemp("sizes")

@@ -1,0 +1,23 @@
+"""Functions and counters that a tool recorded: TAU, VTune, nvprof, ncu, Python's cProfile.
+
+    python -m analysis.functions PATH                a profiler's file, or a folder of results or tables
+    python -m analysis.functions PATH --by rank      a row per rank; also thread
+
+A function has calls, exclusive and inclusive time; a counter or event has the number, mean, least and
+greatest of its values. ``PATH`` may be a file of cProfile (``python -m cProfile -o FILE``).
+"""
+
+from analysis.frames.measure import Command, levels, top
+from analysis.frames.study import Study
+from profiling.errors import run_command
+
+main = Command(
+    "functions",
+    __doc__,
+    levels("rank", "thread"),
+    top("functions and of counters of each run [all; table: 25]"),
+    load=lambda arguments: Study(arguments.path),
+)
+
+if __name__ == "__main__":
+    run_command(main)
