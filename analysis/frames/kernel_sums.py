@@ -19,10 +19,11 @@ import duckdb
 import numpy as np
 import pandas as pd
 
-from analysis.frames.pyprof import batches_of
+from analysis.frames.pyprof import batches_of, launches_by_name
 from analysis.frames.steps import attributed_that_count
 from analysis.frames.study import Source, Study, Unusable, reading
 from profiling import tables
+from profiling.cost.classify import classify
 from profiling.errors import UserError
 from profiling.readers import pyprof
 from profiling.schemas import APART, ATTRIBUTED, IS_MODEL
@@ -407,6 +408,20 @@ def _grouped(study: Study, source: Source, by: Sequence[str], sums: str, steps: 
 # --- costs of a step ----------------------------------------------------------------------------------
 
 
+def _classes_of_tables(study: Study, tables: Sequence[Source]) -> pd.DataFrame:
+    """:func:`kernel_sums` by class of PyProf tables, without their launches as rows (half of the time)."""
+    batches = batches_of(study, tables)
+    for table in tables:
+        if table.path in batches and not batches[table.path].backward:
+            study.note("not_recorded", table, what="attributed backward passes")
+    names = launches_by_name(study, tables, attributed=True)
+    backward = {table.id: batches[table.path].backward for table in tables if table.path in batches}
+    names["class"] = names["kernel"].map({name: classify(name) for name in names["kernel"].unique()})
+    loader = names["kernel"].str.startswith(("dali::", "nvjpeg::"))
+    names["direction"] = names["direction"].mask(loader.astype(bool), "loader")
+    return names.assign(steps=names["run"].map(backward)).rename(columns={"launched_ns": "counted_ns"})
+
+
 @dataclass(frozen=True)
 class Costs:
     """Of the attributed steps of a run, the mean of a rank (of DataParallel's one rank: of a GPU).
@@ -440,7 +455,9 @@ def costs(study: Study, sources: Sequence[Source]) -> pd.DataFrame:
     Returns:
         Columns: ``run, batches``, :data:`COSTS`.
     """
-    sums = kernel_sums(study, sources, ("class", "direction"))
+    tables = [source for source in sources if source.kind == "pyprof"]
+    others = kernel_sums(study, [one for one in sources if one not in tables], ("class", "direction"))
+    sums = pd.concat([one for one in (others, _classes_of_tables(study, tables)) if len(one)] or [others])
     kind = sums["class"]
     model = ~kind.isin(APART) & (sums["direction"] != "loader")
     communication, copies = kind.eq("communication"), kind.isin(("memcpy", "memset"))

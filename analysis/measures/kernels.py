@@ -27,8 +27,7 @@ from analysis.frames.divide import covered, union
 from analysis.frames.kernel_sums import DEFAULT_BY, has_kernels, kernel_sums
 from analysis.frames.load import no_result
 from analysis.frames.measure import measure
-from analysis.frames.pyprof import DIRECTIONS
-from analysis.frames.pyprof import names_of as launches_by_name
+from analysis.frames.pyprof import DIRECTIONS, launches_by_name
 from analysis.frames.steps import counted_steps, in_steps
 from analysis.frames.study import Source, Study
 from analysis.measures import peaks

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.frames.kernel_sums import Costs, query, relation
-from analysis.frames.pyprof import TableSums, table_sums
+from analysis.frames.pyprof import table_sums
 from analysis.frames.study import Source, Study
 from analysis.measures import tau
 from analysis.measures.peaks import costs_of, published_bound
@@ -65,7 +65,11 @@ def _of_pyprof(study: Study) -> _Moved:
     sources = study.of_kind("pyprof")
     sums, costs = table_sums(study, sources), costs_of(study, sources)
     tables = pd.DataFrame(
-        [_of_table(one, sums[one.id], costs[one.id]) for one in sources if one.id in costs and one.id in sums]
+        [
+            _of_table(one, sums.loc[one.id], costs[one.id])
+            for one in sources
+            if one.id in costs and one.id in sums.index
+        ]
     )
     if tables.empty or (tables := tables[tables["usable"]]).empty:
         return
@@ -88,11 +92,11 @@ def _of_pyprof(study: Study) -> _Moved:
     yield "14 direction", [], 100 * tables["lost_ns"] / tables["fprop_ns"]
 
 
-def _of_table(source: Source, sums: TableSums, cost: Costs) -> dict[str, Any]:
-    forward, starts = sums.batches.forward, len(sums.batches.starts)
-    return vars(sums) | {
-        "usable": bool(cost.kernel_ns and sums.fprop_ns and min(forward, starts) > 1),
-        "forward": forward, "fprop": sums.fprop_per_batch, "bprop": sums.bprop_per_batch,
+def _of_table(source: Source, sums: Any, cost: Costs) -> dict[str, Any]:
+    return {
+        **sums,
+        "usable": bool(cost.kernel_ns and sums["fprop_ns"] and sums[["forward", "starts"]].min() > 1),
+        "fprop": sums["fprop_per_batch"], "bprop": sums["bprop_per_batch"],
         "analytic": reference.analytic_forward_flops(source) or np.nan,
         "model_ns": cost.kernel_ns, "model_flops": cost.flops,
     }  # fmt: skip

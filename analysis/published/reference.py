@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.display.metrics import Metric, Rows
 from analysis.display.numbers import in_order, sortable
 from analysis.frames.kernel_sums import Costs
-from analysis.frames.pyprof import TableSums, table_sums
+from analysis.frames.pyprof import table_sums
 from analysis.frames.study import Source, Study
 from analysis.measures import tau
 from analysis.measures.peaks import bound_of, costs_of, forward_flops_per_image, published_bound
@@ -36,7 +36,7 @@ def of_tables(study: Study, group_by: Sequence[str] = ()) -> pd.DataFrame:
     """A row a configuration (or group): its fields, ``world_size``, then :data:`METRICS`."""
     every = study.of_kind("pyprof")
     sums, costs = table_sums(study, every), costs_of(study, every)
-    sources = [source for source in every if source.id in sums]  # a table without rows has none
+    sources = [source for source in every if source.id in sums.index]  # a table without rows has none
     names = list(group_by) or list(ID_FIELDS)
     fields = pd.DataFrame([
         {**{name: source.value(name) for name in names}, "world_size": source.world_size}
@@ -45,9 +45,9 @@ def of_tables(study: Study, group_by: Sequence[str] = ()) -> pd.DataFrame:
     if fields.empty:
         return fields
     for source in sources:
-        if not sums[source.id].batches.forward:
+        if not sums.loc[source.id, "forward"]:
             study.note("not_recorded", source, what="loss kernels")
-    tables = pd.DataFrame([_of_table(study, one, sums[one.id], costs.get(one.id)) for one in sources])
+    tables = pd.DataFrame([_of_table(study, one, sums.loc[one.id], costs.get(one.id)) for one in sources])
     group = fields.groupby(names, dropna=False, sort=False).ngroup()
     of_group = tables.groupby(group)
 
@@ -77,15 +77,15 @@ def of_tables(study: Study, group_by: Sequence[str] = ()) -> pd.DataFrame:
     return in_order(frame, names)
 
 
-def _of_table(study: Study, source: Source, sums: TableSums, cost: Costs | None) -> dict[str, float]:
+def _of_table(study: Study, source: Source, sums: Any, cost: Costs | None) -> dict[str, float]:
     bound = bound_of(study, source)
     analytic = analytic_forward_flops(source) or np.nan
     row = {
-        "fprop_steps": sums.batches.forward, "bprop_steps": sums.batches.backward,
-        "flops_per_step": sums.fprop_per_batch + sums.bprop_per_batch,
+        "fprop_steps": sums["forward"], "bprop_steps": sums["backward"],
+        "flops_per_step": sums["fprop_per_batch"] + sums["bprop_per_batch"],
         # Each product of the forward pass has two in the backward pass.
-        "fprop_flops": sums.fprop_per_batch, "fprop_needed": analytic,
-        "bprop_flops": sums.bprop_per_batch, "bprop_needed": 2 * analytic,
+        "fprop_flops": sums["fprop_per_batch"], "fprop_needed": analytic,
+        "bprop_flops": sums["bprop_per_batch"], "bprop_needed": 2 * analytic,
     }  # fmt: skip
     seconds = cost.kernel_ns / 1e9 if cost else np.nan
     return row | {
@@ -127,11 +127,12 @@ def scaled_rows(study: Study) -> Rows:
     peak_flops, peak_bytes = published_bound(study)
     sums = table_sums(study, timed)
     rows = []
-    for source in [source for source in timed if source.id in sums]:
+    for source in [source for source in timed if source.id in sums.index]:
         batch_s = durations[_point(source.fields)]
+        of_table = sums.loc[source.id]
         flops_pct, bytes_pct = (
             100 * total / (tau.PROFILED_BATCHES * batch_s) / peak
-            for total, peak in ((sums[source.id].flops, peak_flops), (sums[source.id].bytes, peak_bytes))
+            for total, peak in ((of_table["flops"], peak_flops), (of_table["bytes"], peak_bytes))
         )
         rows.append({
             **{name: source.fields.get(name) for name in ID_FIELDS},
