@@ -39,9 +39,8 @@ TEXT = pa.dictionary(pa.int32(), pa.string())
 
 SCHEMAS: dict[str, pa.Schema] = {
     # A batch of a rank. Batches follow each other without a gap, but for what a profiler takes to start; on a
-    # GPU all times are the device's (CUDA events), else the host's. load_ns: from the start to Forward Pass,
-    # waiting for, and moving, the next batch; attributed: a profiler was on, and its kernels carry FLOPs and
-    # bytes.
+    # GPU all times are the device's (CUDA events), else the host's. load_ns: waiting for the next batch
+    # (our trainer's: all before Forward Pass); attributed: recorded, and its kernels carry FLOPs and bytes.
     "batches": pa.schema([
         ("rank", pa.int32()), ("batch_index", pa.int32()), ("start_ns", pa.int64()), ("load_ns", pa.int64()),
         ("forward_ns", pa.int64()), ("backward_ns", pa.int64()), ("update_ns", pa.int64()),

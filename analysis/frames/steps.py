@@ -130,7 +130,8 @@ def warmup_of_traces(rank_ns: np.ndarray, attributed: np.ndarray) -> int:
     return head + (slow_head(step_ns) if few else estimates.warmup(step_ns))
 
 
-STAGES = ("load", "forward", "backward", "update")
+_RECORDED = ("load", "forward", "backward", "update")
+STAGES = (*_RECORDED, "other")  # other: the rest of a step, a program's own code; they add up to the step
 _DRIFT = 0.2  # of the level, from the first third of a run to the last
 _FEWEST_TO_DRIFT = 12
 _LONGER = 1.01  # than a batch its stages cannot be, but by rounding
@@ -145,7 +146,8 @@ class Series:
     Attributes:
         rank_ns: duration of each rank's batch (ranks x batches).
         images: of all ranks.
-        rank_stages: name -> duration in ns of each rank's (ranks x batches).
+        rank_stages: name of :data:`STAGES` -> duration in ns of each rank's (ranks x batches); ``other``, the
+            rest, is added.
         attributed: whether the profiler recorded it (on any rank).
         warmup: how many batches at the head are off the steady level, or were not yet in CUDA graphs.
         counted: of the recorded batches those that count (:func:`counted_steps`); None: all.
@@ -157,6 +159,10 @@ class Series:
     attributed: np.ndarray
     warmup: int
     counted: range | None = None
+
+    def __post_init__(self) -> None:
+        rest_ns = self.rank_ns - sum(self.rank_stages[name] for name in _RECORDED)
+        self.rank_stages["other"] = np.maximum(rest_ns, 0)
 
     @property
     def stages(self) -> dict[str, np.ndarray]:
@@ -227,7 +233,7 @@ def _series(study: Study, source: Source) -> Series:
         raise UserError("no markers separate its steps")
     if (rank_ns <= 0).any():
         raise UserError("a step in its tables ends before it starts")
-    stages = {name: columns[f"{name}_ns"] for name in STAGES}
+    stages = {name: columns[f"{name}_ns"] for name in _RECORDED}
     attributed = columns["attributed"].astype(bool)
     if of_traces:
         # None of them is slower than another for being recorded: all are. How many images they are of is

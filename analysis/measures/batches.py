@@ -15,6 +15,10 @@ from analysis.measures import tau
 from analysis.statistics import estimates, inside_run
 from jobs.run_fields import ID_FIELDS
 
+# Stage -> how tables and meanings call it.
+STAGES_SHOWN = {stage: (stage, f"the {stage} stage") for stage in STAGES} | {
+    "other": ("own code", "own code (in no stage)")
+}
 METRICS = (
     Metric("steps", "number of steps of the run, with warmup", table=False),
     Metric("warmup_dropped", "warmup steps at the start, left out of the columns after it", "warmup"),
@@ -30,10 +34,8 @@ METRICS = (
     Metric("max_ms", "longest step", "max"),
     Metric("images_per_s", "images of all ranks divided by the job's time, without warmup"),
     *(
-        Metric(
-            f"{stage}_ms", f"median of the {stage} stage, mean over ranks", f"{stage}\nmedian", significant=3
-        )
-        for stage in STAGES
+        Metric(f"{stage}_ms", f"median of {name}, mean over ranks", f"{head}\nmedian", significant=3)
+        for stage, (head, name) in STAGES_SHOWN.items()
     ),
     Metric("attributed_ms", "median of the profiled steps, without warmup", table=False),
     Metric("startup_s", "start of the process to first step, slowest rank", table=False),

@@ -277,7 +277,8 @@ def runs_of(study: Study, across: Sequence[str] = ()) -> pd.DataFrame:
         if source.fields["profile"] == "none":
             one = series[source.id]
             found = [{"kind": "step", "quantity": "step_ms", "value": np.median(one.steady_ns) / 1e6}]
-            for stage in STAGES:
+            # Of our own trainer it is next to nothing, and one test more.
+            for stage in STAGES if source.fields["program"] else STAGES[:-1]:
                 ms = np.median(one.stages[stage][one.steady]) / 1e6
                 found.append({"kind": "stages", "quantity": f"{stage}_ms", "value": ms})
         else:
@@ -500,7 +501,7 @@ def _figures(study: Study, job: Source, collectives: Rows) -> pd.DataFrame:
     series = series_of_traces(study).get(job.id)
     if series is not None:
         times = {("step", "step"): series.steady_ns}
-        times |= {("stages", stage): series.stages[stage][series.steady] for stage in STAGES}
+        times |= {("stages", stage): series.stages[stage][series.steady] for stage in STAGES[:-1]}
         known = {key: ns for key, ns in times.items() if not np.isnan(ns).any()}
         for (kind, quantity), ns in known.items():
             of = inside_run.of_median(ns / 1e6)

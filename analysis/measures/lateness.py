@@ -22,7 +22,8 @@ from analysis.frames.steps import Series, in_steps
 from analysis.statistics import estimates
 
 BY_COLLECTIVES, BY_STAGES = "collectives", "stages"
-PARTS = ("update", "load", "forward")  # of a rank's own time before others can wait for it
+# Of a rank's own time before others can wait for it; other: of the step before, as its update.
+PARTS = ("update", "other", "load", "forward")
 
 # Late: the others waited for the rank for this share of a step or more.
 LATE_SHARE = 0.02
@@ -104,7 +105,7 @@ def of_stages(series: Series) -> Lateness | None:
     if not len(used) or len(series.rank_ns) < 2 or np.isnan(series.rank_stages["backward"]).any():
         return None
     before = _parts_before_exchange(series, used)
-    arrival = np.stack([before["update"] + before["load"], sum(before.values())], axis=1)
+    arrival = np.stack([sum(before.values()) - before["forward"], sum(before.values())], axis=1)
     whole = arrival[:, 1] + series.rank_stages["backward"][:, used]
     chosen = np.take_along_axis(arrival, _widest(arrival)[None, None, :], axis=1)[:, 0]
     behind = over_others(chosen)
@@ -117,10 +118,12 @@ def of_stages(series: Series) -> Lateness | None:
 def _parts_before_exchange(series: Series, steps: np.ndarray) -> dict[str, np.ndarray]:
     """:data:`PARTS` of each rank since the previous exchange of gradients; (ranks, steps), ns."""
     stages = series.rank_stages
-    after = series.rank_ns - stages["load"] - stages["forward"] - stages["backward"]
+    # What a clock's rounding takes from the whole is the update's.
+    update = series.rank_ns - sum(stages[name] for name in ("other", "load", "forward", "backward"))
     # Nothing came before the very first step.
-    before = np.where(steps > 0, after[:, np.maximum(steps - 1, 0)], 0)
-    return {"update": before, "load": stages["load"][:, steps], "forward": stages["forward"][:, steps]}
+    before = {name: np.where(steps > 0, ns[:, np.maximum(steps - 1, 0)], 0)
+              for name, ns in (("update", update), ("other", stages["other"]))}  # fmt: skip
+    return before | {name: stages[name][:, steps] for name in ("load", "forward")}
 
 
 def of_collectives(ranks: Sequence[Calls], matched: Matched, series: Series) -> Lateness | None:

@@ -35,6 +35,7 @@ from analysis.frames.measure import measure
 from analysis.frames.steps import STAGES
 from analysis.frames.study import Study
 from analysis.measures import loss, tau, traced, use
+from analysis.measures.batches import STAGES_SHOWN
 from analysis.measures.certainty import (
     sizes_without_result,
     uncertain,
@@ -90,8 +91,8 @@ _STARTED = (
         "warmup_dropped", "warmup steps left out at the start, sum over these runs", "warmup", detail=True
     ),
     *(
-        Metric(f"{stage}_ms", f"median of the {stage} stage, mean over ranks", f"{stage}\nms", detail=True)
-        for stage in STAGES
+        Metric(f"{stage}_ms", f"median of {name}, mean over ranks", f"{head}\nms", detail=True)
+        for stage, (head, name) in STAGES_SHOWN.items()
     ),
     Metric("startup_s", "start of the process to first step, slowest rank, median over runs", detail=True),
 )

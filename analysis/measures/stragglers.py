@@ -15,6 +15,7 @@ from analysis.frames.kernel_sums import kept_sums, query_arrays
 from analysis.frames.measure import measure
 from analysis.frames.steps import attributed_that_count, series_of
 from analysis.frames.study import UNKNOWN_HOST, Source, Study
+from analysis.measures.batches import STAGES_SHOWN
 from analysis.measures.lateness import (
     BY_COLLECTIVES,
     CHANCE,
@@ -65,8 +66,8 @@ STEP_METRICS = (
     *(
         Metric(
             f"{name}_longer_ms",
-            f"time by which its {name} stage took longer than on the other ranks",
-            f"{name}\nlonger",
+            f"time by which {STAGES_SHOWN[name][1]} took longer than on the other ranks",
+            f"{STAGES_SHOWN[name][0]}\nlonger",
             significant=3,
         )
         for name in PARTS
@@ -328,9 +329,9 @@ def cause_of_rank(rank: int, lateness: Lateness, kernels: KernelTimes | None, de
     if parts["load"] >= MOST * late:
         return "loader", f"load +{_ms(parts['load'])} ms"
     longest = max(parts, key=lambda name: parts[name])
-    stage = f"{longest} +{_ms(parts[longest])} ms"
+    stage = f"{STAGES_SHOWN[longest][0]} +{_ms(parts[longest])} ms"
     if kernels is None:
-        return f"{device} or host", stage
+        return "host" if longest == "other" else f"{device} or host", stage
     # A rank that is late at times is slow at these times; which those are in another run is not known.
     longer_ns, ratio = kernels.of(rank, lateness.steps[when])
     behind = float(lateness.late_ns[rank].mean()) if kernels.of_twin else late

@@ -206,7 +206,7 @@ def step_of(
         steady = np.ix_(ranks, np.flatnonzero(series.steady))
         stages = {name: of_ranks[steady].ravel() for name, of_ranks in series.rank_stages.items()}
         whole = series.rank_ns[steady].ravel()
-        timings.append(pd.DataFrame({**stages, "end": whole - sum(stages.values())}))
+        timings.append(pd.DataFrame(stages))
         loads.append(stages["load"])
         owns.append(whole if alone else stages["load"] + stages["forward"] + stages["update"])
     timed = pd.concat(timings).median()
@@ -228,7 +228,7 @@ def step_of(
         float(timed["load"]),
         float(timed["forward"]),
         backward / slowed,
-        float(timed["update"] + timed["end"]) + after / slowed,
+        float(timed["update"] + timed["other"]) + after / slowed,
         ready_ns / slowed,
         elements,
         whole_buckets,

@@ -2,10 +2,9 @@
 
 The last of a step's segments is the optimizer's step, of several optimizers that of the one which
 :class:`Cycle` finds; where nothing is optimised, the last backward pass before the next load
-or forward pass; else each forward pass, else each load. What lies between two segments belongs to the stage
-of the one before: moving the batch to load, the loss to forward, clipping gradients to backward; what follows
-the last, to the end of the step. So a step's stages add up, and steps follow each other without a gap, but
-for evaluations and for what a profiler takes to start.
+or forward pass; else each forward pass, else each load. What lies between two segments (moving the batch, the
+loss, clipping gradients, logging) is the program's own code and of no stage. Steps follow each other without
+a gap, but for evaluations and for what a profiler takes to start.
 """
 
 from array import array
@@ -312,16 +311,12 @@ def steps_of(segments: Segments, per_step: int = 1) -> Steps:
     step, kind = of_step[staged], kind[staged]
     begin_ns, end_ns = segments.begin_ns[staged], segments.end_ns[staged]
     stages_ns = _stages(kind, step, begin_ns, end_ns, count)
-    first = np.searchsorted(step, np.arange(count))
     if by == BY_MARKER:
         pieces = np.flatnonzero(counted)
         start_ns = segments.begin_ns[pieces[np.searchsorted(of_step[pieces], np.arange(count))]]
         stop_ns = segments.end_ns[ends]
-        # What a marked step does before its first stage is load.
-        there = np.isin(np.arange(count), step)
-        stages_ns[LOAD][there] += begin_ns[first[there]] - start_ns[there]
     else:
-        start_ns = begin_ns[first]
+        start_ns = begin_ns[np.searchsorted(step, np.arange(count))]
         goes_on = np.append(last_pause[1:] == UNKNOWN, False)
         stop_ns = np.where(goes_on, np.append(start_ns[1:], 0), segments.end_ns[ends])
     whole = segments.whole[staged].astype(np.int64)
@@ -340,15 +335,12 @@ def steps_of(segments: Segments, per_step: int = 1) -> Steps:
 def _stages(
     kind: np.ndarray, step: np.ndarray, begin_ns: np.ndarray, end_ns: np.ndarray, count: int
 ) -> dict[int, np.ndarray]:
-    """The time of each stage in each step, from the segments of stages: each lasts until the next begins."""
-    last_of_step = np.append(step[1:] != step[:-1], True)
-    until_ns = np.where(last_of_step, end_ns, np.append(begin_ns[1:], 0))
-    stages_ns = {one: _totals(kind == one, step, until_ns - begin_ns, count) for one in STAGES}
+    """The time of each stage in each step, from the segments of stages."""
+    stages_ns = {one: _totals(kind == one, step, end_ns - begin_ns, count) for one in STAGES}
     # A compiled forward pass is not seen: it is what lies between load and backward.
-    unseen = (kind == LOAD) & (np.append(kind[1:], UNKNOWN) == BACKWARD) & ~last_of_step
-    unseen_ns = _totals(unseen, step, until_ns - end_ns, count)
-    stages_ns[LOAD] -= unseen_ns
-    stages_ns[FORWARD] += unseen_ns
+    unseen = np.flatnonzero((kind[:-1] == LOAD) & (kind[1:] == BACKWARD) & (step[:-1] == step[1:]))
+    unseen_ns = begin_ns[unseen + 1] - end_ns[unseen]
+    stages_ns[FORWARD] += np.bincount(step[unseen], unseen_ns, count).astype(np.int64)
     return stages_ns
 
 

@@ -23,6 +23,7 @@ class Planted:
     """What one rank does otherwise; ms a batch, of every ``every``-th batch.
 
     Attributes:
+        own: between its load and its forward pass.
         slower: its kernels take so many times as long, forward and backward.
         clock_ms: its clock is ahead; ``jump_ms`` more from the middle of the recorded batches on.
         waits: whether the others wait for it (else its exchange ends when it comes, theirs without it).
@@ -30,6 +31,7 @@ class Planted:
 
     load: float = 0.0
     forward: float = 0.0
+    own: float = 0.0
     slower: float = 1.0
     every: int = 1
     clock_ms: float = 0.0
@@ -80,17 +82,18 @@ def _times(job: Job) -> dict[str, np.ndarray]:
         forward[rank, when] += one.forward
     apart = np.array([not job.planted.get(rank, Planted()).waits for rank in range(job.ranks)])
     found = {name: np.zeros((job.ranks, BATCHES)) for name in
-             ("start", "loaded", "forwarded", "ready", "exchanged", "end")}  # fmt: skip
+             ("start", "loaded", "begun", "forwarded", "ready", "exchanged", "end")}  # fmt: skip
     start = np.zeros(job.ranks)
     for batch in range(BATCHES):
         loaded = start + load[:, batch]
-        begin = np.maximum(loaded, loaded[0]) if job.broadcast else loaded
+        begun = loaded + np.array([job.planted.get(rank, Planted()).own for rank in range(job.ranks)])
+        begin = np.maximum(begun, loaded[0]) if job.broadcast else begun
         forwarded = begin + forward[:, batch]
         ready = forwarded + backward[:, batch]
         together = ready[~apart].max() + TRANSFER
         exchanged = np.where(apart, ready + TRANSFER, together)
         end = exchanged + update[:, batch]
-        for name, values in zip(found, (start, loaded, forwarded, ready, exchanged, end), strict=True):
+        for name, values in zip(found, (start, loaded, begun, forwarded, ready, exchanged, end), strict=True):
             found[name][:, batch] = values
         # A rank apart begins with the others again: what it was behind it makes up for nobody.
         start = np.where(apart, end[~apart].mean() if (~apart).any() else end, end)
@@ -105,7 +108,7 @@ def _write_rank(directory: Path, rank: int, run: Run, job: Job, times: dict[str,
         "batch_index": np.arange(BATCHES),
         "start_ns": at["start"],
         "load_ns": at["loaded"] - at["start"],
-        "forward_ns": at["forwarded"] - at["loaded"],
+        "forward_ns": at["forwarded"] - at["begun"],
         "backward_ns": at["exchanged"] - at["forwarded"],
         "update_ns": at["end"] - at["exchanged"],
         "end_ns": at["end"],
@@ -122,7 +125,7 @@ def _write_rank(directory: Path, rank: int, run: Run, job: Job, times: dict[str,
     for batch in recorded:
         clock = planted.clock_ms + (planted.jump_ms if batch >= recorded[len(recorded) // 2] else 0.0)
         shift = round(clock * MS)
-        kernels = (("conv_fprop", "convolution", "fprop", at["loaded"][batch], FORWARD * planted.slower * MS),
+        kernels = (("conv_fprop", "convolution", "fprop", at["begun"][batch], FORWARD * planted.slower * MS),
                    ("conv_bprop", "convolution", "bprop", at["forwarded"][batch],
                     BACKWARD * planted.slower * MS),
                    ("ncclAllReduce", "communication", "bprop", at["ready"][batch],
