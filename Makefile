@@ -78,9 +78,10 @@ $(GPU_FAKE)/.ready: | $(VENV)/.test-ready
 test-gpu-fake: gpu-fake
 	SCALEPROF_FAKE_GPU=$(abspath $(GPU_FAKE)) $(BIN)/python -m pytest tests/gpu/fake
 
-# Build Horovod into the environment (DDP does not need it). Needs g++, cmake and make.
-horovod: $(VENV)/.ready
-	train/backends/build_horovod.sh $(VENV)
+# Build Horovod into the environment (DDP does not need it), or into another: make horovod PREFIX=$CONDA_PREFIX.
+# Needs g++, cmake and make.
+horovod: $(if $(PREFIX),,$(VENV)/.ready)
+	train/backends/build_horovod.sh $(or $(PREFIX),$(VENV))
 
 # What CI checks besides the tests: lint, format, types.
 check: $(VENV)/.test-ready

@@ -1,6 +1,7 @@
 """Scaling efficiency, what is lost, and use of the device.
 
-    python -m analysis.scaled DIR                                   results of a sweep, or reference files
+    python -m analysis.scaled DIR                                   results of a sweep, or reference files;
+                                                                    by default the newest sweep in results/
     python -m analysis.scaled DIR --method corrected,published      both methods, one row each
     python -m analysis.scaled DIR --group-by batch,nodes --explain
     python -m analysis.scaled DIR --scaling strong                  fixed global batch size (default: the kind
@@ -46,6 +47,7 @@ main = Command(
         "more", nargs="*", default=[], metavar="P=DIR", of_study=True,
         help="watched runs or converted traces, with their number of ranks",
     ),
+    newest=True,
     load=lambda given: load_named([str(given.path), *given.more], given.peaks),
 )  # fmt: skip
 

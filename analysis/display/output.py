@@ -42,10 +42,12 @@ def parser(
     description: str | None,
     what: str = "DIR",
     columns: "Columns | Callable[[], Columns] | None" = None,
+    optional: str = "",
 ) -> Parser:
     """A command's parser with the flags that all analyses share.
 
     Args:
+        optional: what stands for a path that is not given; "": it has to be.
         columns: of its answers, by what they are of, for ``--columns``; or what gives them.
     """
     command_line = make_parser(f"python -m {module}", description)
@@ -53,7 +55,9 @@ def parser(
         "path",
         type=Path,
         metavar=what,
-        help="a sweep's results, a run, a folder of reference files, or a file",
+        nargs="?" if optional else None,
+        help="a sweep's results, a run, a folder of reference files, or a file"
+        + (optional and f" [{optional}]"),
     )
     return add_output_flags(command_line, columns or {})
 

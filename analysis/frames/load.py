@@ -7,6 +7,7 @@ read is listed with its reason, never dropped silently.
 import json
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,19 @@ _MOST_NAMED = 8
 _RANK = re.compile(r"rank_\d{4,}")  # the folder of one (profiling.tables)
 _TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}")  # of Python's tempfile: in /tmp these may be anybody's
 _LATER: tuple[FailureKind, ...] = ("done", "running", "interrupted")  # states of a run that had failed
+
+
+def newest_sweep() -> Path:
+    """The sweep in ``results/`` that was started last; a line on standard error names it.
+
+    Raises:
+        UserError: there is none.
+    """
+    started = {file.stat().st_mtime_ns: file.parent for file in _RESULTS.glob(f"*/{store.SWEEP}")}
+    if not started:
+        raise UserError(f"{_RESULTS} holds no sweep: name a folder of results")
+    print(f"scaleprof: the newest sweep is {(newest := started[max(started)])}", file=sys.stderr)
+    return newest
 
 
 def load(path: Path | str, own_peaks: Path | None = None) -> Study:

@@ -16,7 +16,7 @@ from typing import Any
 from analysis.display import output
 from analysis.display.metrics import Metric
 from analysis.display.terminal import Answer
-from analysis.frames.load import load
+from analysis.frames.load import load, newest_sweep
 from analysis.frames.study import Study
 from profiling.arguments import with_values
 
@@ -113,6 +113,7 @@ class Command:
         doc: the help.
         load: the study from the arguments.
         after: what else is done with the answer, before it is written.
+        newest: without a folder, the newest sweep is answered for.
         module: of the measure; by default that of its name in ``analysis.measures``. It is imported when it
             has to answer: the help of a command needs no pandas.
     """
@@ -125,8 +126,10 @@ class Command:
         load: Callable[[argparse.Namespace], Study] = _load,
         after: Callable[[Answer, argparse.Namespace], None] = lambda *_: None,
         module: str = "",
+        newest: bool = False,
     ) -> None:
         self._name, self._doc, self._flags, self._load, self._after = name, doc, flags, load, after
+        self._newest = newest
         self._module = module or f"analysis.measures.{name}"
 
     @cached_property
@@ -135,12 +138,16 @@ class Command:
         return found
 
     def __call__(self, words: Sequence[str] | None = None) -> int:
-        parser = output.parser(f"analysis.{self._name}", self._doc, columns=lambda: self.measure.columns)
+        optional = "the newest sweep in results/" if self._newest else ""
+        parser = output.parser(
+            f"analysis.{self._name}", self._doc, columns=lambda: self.measure.columns, optional=optional
+        )
         for one in self._flags:
             action = parser.add_argument(one.name, **one.settings)
             if one.values:
                 with_values(action, one.values.__iter__, several=True)
         arguments = parser.parse_args(words)
+        arguments.path = arguments.path or newest_sweep()
         study = self._load(arguments)
         options = {one.argument: one.value(arguments, study) for one in self._flags if not one.of_study}
         answer = self.measure(study, **options)

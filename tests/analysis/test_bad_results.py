@@ -1,6 +1,7 @@
 """Results that are damaged, incomplete or not results: what is wrong is said, the rest counts."""
 
 import json
+import os
 import shutil
 import socket
 from collections.abc import Callable
@@ -516,3 +517,14 @@ def test_stages_longer_than_their_batch_are_said_and_no_time_is_below_0(tmp_path
     assert ran.code == 0 and "wrong: 80 of 80" in ran.err
     rows = run("analysis.anatomy", tmp_path, "--by", "stage", "--format", "json").json
     assert min(value for row in rows for value in row.values() if isinstance(value, float)) >= 0
+
+
+def test_without_a_folder_scaled_answers_for_the_newest_sweep(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    one_line_error(run("analysis.scaled"))
+    for age_s, (name, ranks) in enumerate([("new", 2), ("old", 4)]):
+        write_sweep(Path("results") / name, [run_of(gpus_per_node=n) for n in (1, ranks)])
+        os.utime(Path("results") / name / "sweep.json", (1e9 - age_s, 1e9 - age_s))
+    ran = run("analysis.scaled", "--format", "json")
+    assert [row["world_size"] for row in ran.json] == [1, 2]
+    assert "results/new" in ran.err
