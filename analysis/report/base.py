@@ -22,13 +22,12 @@ from analysis.frames.divide import EVERY, finest
 from analysis.frames.study import Study
 from analysis.measures import factors, scaled
 from analysis.measures.certainty import without_unusable_intervals
-from analysis.report.render import Cell, Chart, Heading, Row, Section, TableView
+from analysis.report.render import Cell, Chapter, Chart, Heading, Row, Section, TableView
 from jobs.run import Run
 from jobs.run_fields import FACTOR, fields_of
 from profiling.errors import UserError
 
 _SIZE = ("nodes", "gpus_per_node", "world_size")
-_SEARCHED = 20  # rows of a table, from more of which on it has a box to search
 T = TypeVar("T")
 
 
@@ -108,7 +107,7 @@ def as_view(part: Part, id: str, factors: Sequence[str] = ()) -> TableView:
         )
         for row in part.rows
     ]
-    return TableView(id, columns, rows, len(rows) > _SEARCHED, part.caption, part.title)
+    return TableView(id, columns, rows, part.caption, part.title)
 
 
 def in_a_line(header: str) -> str:
@@ -270,7 +269,6 @@ class SectionKind:
         build: its content. What it raises as UserError becomes the section's text.
         applies: whether the page has it; where it does not, nobody would look for it.
         on_cpus: its heading for runs without GPUs, if that is another.
-        opened: whether the page shows its content at once.
     """
 
     id: str
@@ -278,24 +276,23 @@ class SectionKind:
     build: Callable[[Context], Content]
     applies: Callable[[Context], bool] = lambda _: True
     on_cpus: str = ""
-    opened: bool = False
 
-    def section(self, context: Context) -> Section | None:
+    def section(self, context: Context, chapter: Chapter | None = None) -> Section | None:
         """The section of a study's page; None where it does not apply."""
+        on_cpus = context.study.on_cpus
+        heading = self.on_cpus if on_cpus and self.on_cpus else self.heading
         try:
             if not self.applies(context):
                 return None
             content = self.build(context)
         except UserError as error:
-            content = Content(f"Not available: {portable(str(error), [context.study.path])}.")
-        tables, on_cpus = content.tables, context.study.on_cpus
+            reason = portable(str(error), [context.study.path])
+            return Section(self.id, heading, chapter=chapter, unavailable=reason)
+        tables = content.tables
         if on_cpus:
             tables = {id: with_ranks(part) for id, part in tables.items()}
-        return Section(
-            self.id, self.on_cpus if on_cpus and self.on_cpus else self.heading, content.text, content.charts,
-            [as_view(part, id, context.factors) for id, part in tables.items()], content.notes,
-            opened=self.opened,
-        )  # fmt: skip
+        views = [as_view(part, id, context.factors) for id, part in tables.items()]
+        return Section(self.id, heading, content.text, content.charts, views, content.notes, chapter)
 
 
 def portable(text: str, folders: Iterable[Path]) -> str:
@@ -332,7 +329,7 @@ def line_chart(
         points.assign(sizes=pd.Series(sized, points.index, dtype=object)), encoding, axes, _name
     )
     said = [caption(encoding), plots.CUT if plots.is_cut(figure) else ""]
-    return Chart(id, figure, " ".join(filter(None, said)), bool(encoding.columns))
+    return Chart(id, figure, " ".join(filter(None, said)))
 
 
 def bar_chart(
@@ -361,8 +358,7 @@ def bar_chart(
     ranks = points["nodes"] * points["gpus_per_node"]
     by_part = pd.DataFrame({**columns, "ranks": ranks, "facts": points["facts"]})
     figure = stacked(by_part, encoding, colours, title, of, _name)
-    said = caption(encoding, spread="error bars")
-    return Chart(id, figure, said, bool(encoding.columns))
+    return Chart(id, figure, caption(encoding, spread="error bars"))
 
 
 def with_lines(points: pd.DataFrame, x: str) -> pd.DataFrame:

@@ -1,6 +1,6 @@
 """A study as a page: the opening, its sections, and where it all comes from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +20,11 @@ from analysis.report import (
 )
 from analysis.report.base import Content, Context, SectionKind, in_a_line, portable
 from analysis.report.diagnosis import HEADINGS, PLACES, diagnosis
-from analysis.report.render import Cell, Filter, Heading, Line, Page, Row, Section, TableView
+from analysis.report.render import Cell, Chapter, Filter, Heading, Line, Page, Row, Section, TableView
 from jobs.run_fields import as_text
 from jobs.store import Facts, Manifest
 from profiling.findings import Finding, lines, merged
 
-RANKS = 256  # rows of the table by rank
 _SEVERITY = "3: numbers are missing or wrong; 2: uncertain or not comparable; 1: worth knowing"
 _FINDING = (
     Heading("severity", _SEVERITY, numeric=True),
@@ -48,39 +47,29 @@ def _cost(context: Context) -> Content:
     answer, by_rank = expense.expense(context.study), expense.expense(context.study, by="rank")
     tables = {"cost-table": replace(answer.tables[0], title="")}
     if len(by_rank.rows) > len(answer.rows):
-        first = replace(by_rank, rows=by_rank.rows[:RANKS], title="By rank", caption="")
-        tables["cost-by-rank"] = first.tables[0]
+        tables["cost-by-rank"] = replace(by_rank.tables[0], title="By rank", caption="")
     return Content(tables=tables)
 
 
 # Reference files say nothing of what their runs cost.
 COST = SectionKind("cost", "What did it cost?", _cost, lambda context: bool(context.study.of_kind("run")))
-# In the order of the page.
-SECTIONS: Sequence[SectionKind] = (
-    traced.TRACES,
-    traced.SCALING,
-    scaling.SCALING,
-    published.SCALING,
-    published.TABLES,
-    scaling.TABLE,
-    scaling.LOSS,
-    scaling.FACTORS,
-    scaling.STAGES,
-    scaling.BATCHES,
-    scaling.ANATOMY,
-    communication.COMMUNICATION,
-    stragglers.STRAGGLERS,
-    critical_path.CRITICAL_PATH,
-    kernels.TOP,
-    kernels.CHANGE,
-    kernels.ROOFLINE,
-    kernels.HOTSPOTS,
-    kernels.UTILIZATION,
-    communication.ACTIVITIES,
-    COST,
-    prediction.PREDICTION,
-    published.CORRECTIONS,
-)
+# In the order of the page, whose first two are open.
+CHAPTERS: Mapping[Chapter, Sequence[SectionKind]] = {
+    Chapter("Scaling", "How does it scale?"): (
+        traced.SCALING, scaling.SCALING, published.SCALING, scaling.TABLE,
+    ),
+    Chapter("Loss", "Where is scaling efficiency lost?"): (scaling.LOSS, scaling.FACTORS),
+    Chapter("Step", "Where does the time of a step go?"): (scaling.ANATOMY, scaling.STAGES, scaling.BATCHES),
+    Chapter("Ranks", "What do ranks wait for?"): (communication.COMMUNICATION, stragglers.STRAGGLERS),
+    Chapter("Kernels", "Which kernels take the time?"): (
+        kernels.TOP, kernels.CHANGE, kernels.ROOFLINE, kernels.HOTSPOTS,
+    ),
+    Chapter("Faster", "What would be faster?"): (critical_path.CRITICAL_PATH, prediction.PREDICTION),
+    Chapter("Appendix", "Appendix"): (
+        COST, kernels.UTILIZATION, communication.ACTIVITIES, traced.TRACES, published.TABLES,
+        published.CORRECTIONS,
+    ),
+}  # fmt: skip
 
 
 def build(study: Study) -> Page:
@@ -90,23 +79,24 @@ def build(study: Study) -> Page:
         UserError: nothing in the study can be reported.
     """
     context = Context(study)
-    sections = [section for kind in SECTIONS if (section := kind.section(context))]
-    there = {"findings", *(section.id for section in sections)}
+    sections = [
+        section
+        for chapter, kinds in CHAPTERS.items()
+        for kind in kinds
+        if (section := kind.section(context, chapter))
+    ]
+    there = {"findings", *(one.id for one in sections if not one.unavailable)}
     placed = [(*PLACES.get(one.code, ("", "")), str(one)) for one in diagnosis(context)]
     summary = [
         Line(text, place if place in there else "", heading)
         for heading, place, text in sorted(placed, key=lambda one: [*HEADINGS, ""].index(one[0]))
     ]
-    # Findings that measures made for the sections and the opening are on the page, too.
-    sections.append(findings_section(study.findings, [study.path]))
-    by_section: dict[str, list[str]] = {}
-    for line in summary:
-        by_section.setdefault(line.section, []).append(line.text)
     return Page(
         title=_title(study),
         subtitle=_subtitle(study),
         summary=summary,
-        sections=[replace(one, finding="; ".join(by_section.get(one.id, []))) for one in sections],
+        # Findings that measures made for the sections and the opening are on the page, too.
+        sections=[*sections, findings_section(study.findings, [study.path])],
         methods=MEASURED_TRACES if study.only_traces else MEASURED_RUNS,
         provenance=provenance_of(study),
         filters=filters_of(context),

@@ -76,9 +76,9 @@ def _change(answer: Answer, of_traces: bool) -> Section:
         figure = plots.growth(bars, "Parts of a step, B minus A")
     else:
         figure = plots.changes(bars, _COLOURS, "Step, B relative to A", SHOWN)
-    charts = [Chart("change", figure, wide=not of_traces)] if len(bars) else []
+    charts = [Chart("change", figure)] if len(bars) else []
     views = [as_view(replace(part, title=""), "change-table") for part in answer.tables]
-    return Section("change", "What changed?", "", charts, views, opened=True)
+    return Section("change", "What changed?", "", charts, views)
 
 
 def _steps(rows: pd.DataFrame) -> pd.DataFrame:

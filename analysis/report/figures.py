@@ -39,7 +39,7 @@ class Figure:
             if trace.get("orientation") == "h"
             for name in trace["y"]
         ]
-        wide = self.chart.wide or any(len(name) > _LONG_NAME for name in names)
+        wide = "xaxis2" in self.chart.figure["layout"] or any(len(name) > _LONG_NAME for name in names)
         return _TWO_COLUMNS if wide else _COLUMN
 
 

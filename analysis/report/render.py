@@ -1,20 +1,23 @@
 """Sections as one HTML file: values are escaped by the template, charts travel as packed JSON."""
 
 import base64
+import csv
 import gzip
+import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from html import unescape
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from analysis.display.plots import ON_DARK
 from jobs.run_fields import FACTOR
 
+MOST_RANKS = 32  # of a table by rank; a longer one is a file to download
 _PAGE = Path(__file__).parent / "page"
 # In the order in which the page runs them.
 _SCRIPTS = ("filters", "tables", "charts", "drawing", "sections", "start")
@@ -23,6 +26,9 @@ _WRAPPED = re.compile(
     r"\(typeof self !== \"undefined\" \? self : this, \(\) => \{(?P<library>.*)return Plotly;\s*\}\)\);\s*",
     re.DOTALL,
 )
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class Row:
     """A row of a table, with the facts that the filters look at."""
 
     cells: Sequence[Cell]
-    facts: dict[str, Any] | None = None
+    facts: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -54,29 +60,38 @@ class Heading:
 
 @dataclass(frozen=True)
 class TableView:
-    """A table that sorts, filters and, if ``searchable``, searches."""
+    """A table that sorts, filters and searches; one with many ranks is a file to download."""
 
     id: str
     columns: Sequence[Heading]
     rows: Sequence[Row]
-    searchable: bool = False
     note: str = ""
     title: str = ""
+
+    @property
+    def as_file(self) -> bool:
+        """Whether the page has it as CSV alone."""
+        return len(self.rows) > MOST_RANKS and any(one.header == "rank" for one in self.columns)
+
+    @property
+    def csv(self) -> str:
+        """Its figures with all their digits."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(one.header for one in self.columns)
+        writer.writerows(
+            [cell.value if cell.numeric else cell.text for cell in row.cells] for row in self.rows
+        )
+        return text.getvalue()
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A plotly figure.
-
-    Attributes:
-        caption: below it: which factors its colours, lines and panels show.
-        wide: it takes the page's width.
-    """
+    """A plotly figure; ``caption``: which factors its colours, lines and panels show."""
 
     id: str
     figure: dict[str, Any]
     caption: str = ""
-    wide: bool = False
 
     @property
     def title(self) -> str:
@@ -85,22 +100,30 @@ class Chart:
 
 
 @dataclass(frozen=True)
+class Chapter:
+    """Sections that are folded together: its name in the contents, and its heading."""
+
+    name: str
+    heading: str
+
+
+@dataclass(frozen=True)
 class Section:
-    """A heading, and what is below it.
+    """An answer: charts, tables and words.
 
     Attributes:
-        finding: the opening's lines that refer to it, which stand while the section is folded.
-        opened: whether its content is shown at once.
+        chapter: None: it is its own.
+        unavailable: why it has nothing to show; empty: it has.
     """
 
     id: str
     heading: str
-    text: str
+    text: str = ""
     charts: Sequence[Chart] = ()
     tables: Sequence[TableView] = ()
     notes: Sequence[str] = ()
-    finding: str = ""
-    opened: bool = False
+    chapter: Chapter | None = None
+    unavailable: str = ""
 
 
 @dataclass(frozen=True)
@@ -128,7 +151,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class Page:
-    """All that a report holds."""
+    """All that a report holds; ``jobs``: those that the opening does not describe one by one."""
 
     title: str
     subtitle: str
@@ -136,15 +159,31 @@ class Page:
     sections: Sequence[Section]
     methods: str
     provenance: Sequence[tuple[str, str]]
-    filters: Sequence[Filter] = field(default=())
+    filters: Sequence[Filter] = ()
+    jobs: TableView | None = None
 
     @property
     def opening(self) -> dict[str, list[Line]]:
         """The lines of the first screen by heading, in their order."""
-        groups: dict[str, list[Line]] = {}
-        for line in self.summary:
-            groups.setdefault(line.heading, []).append(line)
-        return groups
+        return _grouped(self.summary, lambda line: line.heading)
+
+    @property
+    def chapters(self) -> dict[Chapter, list[Section]]:
+        """The sections that have something to show, by chapter."""
+        shown = (one for one in self.sections if not one.unavailable)
+        return _grouped(shown, lambda one: one.chapter or Chapter(one.heading, one.heading))
+
+    @property
+    def unavailable(self) -> dict[str, list[Section]]:
+        """The other sections, by the reason."""
+        return _grouped((one for one in self.sections if one.unavailable), lambda one: one.unavailable)
+
+
+def _grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def render(page: Page) -> str:
@@ -158,8 +197,7 @@ def render(page: Page) -> str:
     charts = [chart for section in page.sections for chart in section.charts]
     figures = [script_json(facts.in_figure(chart.figure)) for chart in charts]
     return environment.get_template("report.html.j2").render(
-        **{name: getattr(page, name) for name in page.__dataclass_fields__},
-        opening=page.opening,
+        page=page,
         css=(_PAGE / "style.css").read_text(encoding="utf-8"),
         scripts=[(_PAGE / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS],
         plotly=_plotly(),

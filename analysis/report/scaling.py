@@ -213,11 +213,10 @@ def _ran_or_traced(context: Context) -> bool:
     return _ran(context) or bool(context.traces)
 
 
-SCALING = SectionKind("scaling", "How does it scale?", _scaling, _ran, opened=True)
+SCALING = SectionKind("scaling", "How does it scale?", _scaling, _ran)
 TABLE = SectionKind("table", "Results", _table, _ran)
 LOSS = SectionKind(
     "loss", "Where is scaling efficiency lost?", _loss, lambda context: context.once(_lost) is not None,
-    opened=True,
 )  # fmt: skip
 STAGES = SectionKind("stages", "How long are the stages of a step?", _stages, _ran)
 ANATOMY = SectionKind("anatomy", "Where does the time of a step go?", _anatomy, _ran_or_traced)

@@ -99,7 +99,6 @@ SCALING = SectionKind(
     "How does it scale?",
     _scaling,
     lambda context: len(_compared(context)) > 0,
-    opened=True,
 )
 
 

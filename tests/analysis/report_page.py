@@ -26,7 +26,7 @@ class Watched:
 
     def __init__(self, browser, path: Path, address: str = "", opened: bool = True, **options) -> None:
         self.page = browser.new_page(**options)
-        self.page.set_default_timeout(300_000)  # of a machine that has much else to do
+        self.page.set_default_timeout(60_000)  # of a machine that has much else to do
         self.drawn_first = 0
         self.messages: list[str] = []
         self.requests: list[str] = []
@@ -38,12 +38,12 @@ class Watched:
         self.page.wait_for_selector("body[data-ready]")
         if opened:
             self.page.click("#open-all")
-            self.page.wait_for_selector("#methods details[open]")
+            self.page.wait_for_selector("details[open] #methods")
         self.drawn()
 
     def drawn(self) -> None:
         """Wait until every chart near the view stands."""
-        self.page.wait_for_selector("body[data-drawn]", timeout=300_000)
+        self.page.wait_for_selector("body[data-drawn]", timeout=60_000)
 
     def settled(self) -> None:
         """After what the page hears of a moment later: a new width, a filter, what came into view."""

@@ -214,7 +214,7 @@ def test_one_rank_is_enough_where_the_network_is_given(tmp_path):
     said = one_line_error(run("analysis.predict", tmp_path))
     assert ONE_SIZE in said and "no allreduces" in said
     section = next(one for one in build(load(tmp_path)).sections if one.id == "prediction")
-    assert section.text.startswith("Not available: ") and not section.charts
+    assert section.unavailable and not section.charts
 
 
 def test_without_layers_the_buckets_that_were_sent_stand_in(tmp_path):

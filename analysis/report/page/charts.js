@@ -249,16 +249,14 @@ function nothingLeft(layout) {
 // Args: width: in pixels; by default that of the element.
 function drawChart(element, filters, width = element.clientWidth) {
   const figure = figureOf(element);
-  const config = {
-    displaylogo: false,
-    // A report stays where it is: no button may send a chart anywhere.
-    showSendToCloud: false,
-    plotlyServerURL: "",
-    modeBarButtonsToRemove: ["lasso2d", "select2d"],
-    toImageButtonOptions: { format: "svg", filename: element.id },
-  };
   const { data, layout: panels } = withoutEmptyPanels(visibleData(figure.data, filters), figure.layout);
   const layout = data.length > 0 ? withLegends(panels, data, width) : nothingLeft(figure.layout);
   element.style.height = `${layout.height}px`;
-  Plotly.react(element, data, { ...themed(layout), width }, config);
+  Plotly.react(element, data, { ...themed(layout), width }, { displayModeBar: false });
+}
+
+function saveChart(button) {
+  const element = document.getElementById(button.dataset.save);
+  const { clientWidth: width, clientHeight: height, id: filename } = element;
+  Plotly.downloadImage(element, { format: "svg", filename, width, height });
 }

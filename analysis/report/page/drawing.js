@@ -26,19 +26,16 @@ function drawCharts() {
 
 // One at a time, so that the page answers meanwhile.
 async function drawNext() {
-  const drawn = new Set();
   await nextTask();
   if (nextChart()) await loaded();
   if (!globalThis.Plotly && nextChart()) return;
   // Nothing is waited for between the choice of a chart and its drawing: it may be folded meanwhile.
   for (let element = nextChart(); element && !printing; element = nextChart()) {
     drawnIn.set(element, view);
-    drawn.add(element);
     drawChart(element, chosen());
     await nextTask();
   }
   if (printing) return;
-  matchAxes(drawn);
   document.body.dataset.drawn = "true";
 }
 
@@ -52,22 +49,6 @@ function nextChart() {
   return left.find(within(0)) ?? left.find(within(innerHeight));
 }
 
-// Charts of two results side by side have the same axes.
-function matchAxes(drawn) {
-  for (const a of document.querySelectorAll("[id^='chart-a-']")) {
-    const b = document.getElementById(a.id.replace("chart-a-", "chart-b-"));
-    if (!a._fullLayout || !b?._fullLayout || !(drawn.has(a) || drawn.has(b))) continue;
-    const ranges = {};
-    for (const name of ["xaxis", "yaxis"]) {
-      const [one, other] = [a, b].map((chart) => chart._fullLayout[name]);
-      if (one?.type !== other?.type || !["linear", "log"].includes(one?.type)) continue;
-      const ends = [...one.range, ...other.range];
-      ranges[`${name}.range`] = [Math.min(...ends), Math.max(...ends)];
-    }
-    for (const chart of [a, b]) Plotly.relayout(chart, ranges);
-  }
-}
-
 const PAPER = 680; // the width of a sheet between its margins, A4 or letter
 
 // What is printed is the whole page, as on white paper.
@@ -75,9 +56,7 @@ function drawForPaper() {
   printing = true;
   document.documentElement.classList.add("paper");
   if (!globalThis.Plotly) return;
-  const charts = [...document.querySelectorAll(".chart")];
-  for (const element of charts) drawChart(element, chosen(), PAPER);
-  matchAxes(new Set(charts));
+  for (const element of document.querySelectorAll(".chart")) drawChart(element, chosen(), PAPER);
   document.body.dataset.drawn = "true";
 }
 

@@ -1,14 +1,16 @@
 "use strict";
-// Sections are folded to their finding; a click, a link to them and the printer open them.
+// Chapters are folded; a click, a link to one of their sections and the printer open them.
 
 const folded = () => [...document.querySelectorAll("main details")];
 
 function openSection(id) {
   const section = document.getElementById(id);
   if (!section) return;
-  const details = section.querySelector("details");
+  const details = section.closest("details");
   if (details) details.open = true;
-  section.scrollIntoView();
+  // The heading of a chapter is that of its first section.
+  const isFirst = details?.querySelector("section") === section;
+  (isFirst ? details : section).scrollIntoView();
   (details?.querySelector("summary") ?? section).focus({ preventScroll: true });
 }
 

@@ -7,6 +7,7 @@ function listen() {
   };
   on("thead button", "click", (event) => sortBy(event.currentTarget.closest("th")));
   on("button[data-copy]", "click", (event) => copyTable(event.currentTarget));
+  on("button[data-save]", "click", (event) => saveChart(event.currentTarget));
   on("input[data-search]", "input", filterRows);
   on("select[data-filter]", "change", filtersChanged);
   on("nav, .summary", "click", followLink);
