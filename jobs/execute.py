@@ -1,34 +1,105 @@
 """Run a whole sweep, or print what it would do: the machine's peaks, then one run after another.
 
-Its record ``sweep.json`` tells readers which runs never started. Several calls may ask for parts of a sweep
-(``--only``): it holds what all of them asked for.
+A run that fails for a reason that may not come again goes to the end of the queue; a node that fails too
+often is left out. The record ``sweep.json`` tells readers which runs never started. Several calls may ask for
+parts of a sweep (``--only``): it holds what all of them asked for.
 """
 
 import os
 import secrets
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel
 from rich.console import Console
 
-from jobs import progress, store
-from jobs.failures import RETRIES, Failure, explain, log_tail
-from jobs.processes import Limits, TimeIsUp, run_processes
-from jobs.progress import Result
-from jobs.queue import Attempts, Execution, Queue, TooShort
+from jobs import ROOT, progress, store
+from jobs.failures import (
+    BLAMES_NODE,
+    NODE_FAILURES,
+    RETRIES,
+    Ended,
+    Failure,
+    Kind,
+    explain,
+    gather_stacks,
+    log_tail,
+    make_manifest,
+)
+from jobs.flags import to_flags
+from jobs.launchers.base import Launcher
+from jobs.processes import Limits, TimeIsUp, run_processes, stopped_in_order, unheard
+from jobs.program import command_of, unknown_fields
+from jobs.progress import Failed, Result, say, speed_of
 from jobs.run import Run
-from jobs.store import Beat, Owner, claim, release, this_owner
-from jobs.sweep_file import Excluded, SweepRun, ordered
-from profiling.errors import Mistakes, UserError
-from profiling.findings import lines
+from jobs.store import Beat, Claim, Manifest, Owner, claim, release, this_owner
+from jobs.sweep_file import Excluded, Sweep, SweepRun, ordered
+from profiling.errors import EXIT_FAILED, Mistakes, UserError
+from profiling.findings import Finding, lines
+from profiling.wrap import wrapped
 
 RESTARTS = 5  # how often a job that has lost nodes is started again to get others
 CALIBRATION_S = 120.0
+
+
+@dataclass(frozen=True)
+class Execution:
+    """A sweep, where its results go, and what starts its ranks."""
+
+    sweep: Sweep
+    directory: Path
+    launcher: Launcher
+    keep_raw: bool = False
+    root: Path = ROOT
+
+    def running(self, sweep_run: SweepRun) -> Path:
+        """Where a run writes while it is under way."""
+        return self.directory / sweep_run.id
+
+    def done(self, sweep_run: SweepRun) -> Path:
+        """Where the result of a run is that has ended well."""
+        return self.directory / f"{sweep_run.id}_ret_0"
+
+    def command(self, run: Run, directory: Path) -> list[str]:
+        """What every rank of a run executes, under its profiler where that watches from outside."""
+        out = directory.absolute()
+        rank = ["-m", "train", *to_flags(run)]
+        if run.program:
+            flags = [f"--batches={run.batches}"]
+            if run.profile != "none":
+                flags += [f"--profile={run.profile}", f"--attribute-from={run.first_attributed}"]
+                flags += [f"--profile-mode={run.profile_mode}"]
+            rank = ["-m", "profiling.watch", *flags, *command_of(run)]
+        raw = ["--keep-raw"] if self.keep_raw else []
+        python, *words = wrapped(
+            run.profile, [sys.executable, *rank[:2], f"--out={out}", *raw, *rank[2:]], out, run.device,
+            run.first_attributed, self.keep_raw, run.profile_mode, run.profile_kernels,
+        )  # fmt: skip
+        if not run.program:
+            return [python, *words]
+        # A program's ranks start in the folder of the user, and find each other by torchrun's variables.
+        flags = [f"--folder={Path.cwd()}", f"--device={run.device}", f"--network={run.network}"]
+        return [python, "-m", "train.torchrun", *flags, "--", *words]
+
+    def state(self, sweep_run: SweepRun) -> store.State:
+        """What has become of a run."""
+        state = store.state_of(self.running(sweep_run))
+        if state == "done":
+            before = store.read_record(self.done(sweep_run) / store.MANIFEST, Manifest).run
+            for name in Run.model_fields:
+                old, new = getattr(before, name), getattr(sweep_run.configuration, name)
+                if old != new:
+                    raise UserError(
+                        f"{self.directory} holds runs with {name} {old}, and the sweep now says {new}: "
+                        "copy the file under another name (the name is the sweep's), or give another --out"
+                    )
+        return state
 
 
 @dataclass(frozen=True)
@@ -37,6 +108,12 @@ class Outcome:
 
     failed: int = 0
     again: bool = False
+
+
+class TooShort(UserError):
+    """A job's time limit is too short for one run: another start of it would end in the same place."""
+
+    exit_code = EXIT_FAILED
 
 
 @dataclass(frozen=True)
@@ -78,20 +155,15 @@ def run_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Se
     print_impossible(console, execution, planned)
     result, me = Result(), this_owner(os.environ)
     if todo:
-        attempts = Attempts.read(execution.directory, me)
         try:
             calibrate(execution, todo, console, me)
+            with progress.Bar(console, len(possible), len(possible) - len(todo)) as bar:
+                Queue(execution, bar, me, result).run(ordered(todo, execution.sweep, seed))
         except TimeIsUp:
-            again = attempts.cut("calibration", 0)
-            attempts.save(execution.directory, me)
-            if again:
-                raise TooShort(
-                    f"the time limit of job {me.job} is too short for calibration; submit with more --time"
-                ) from None
+            if me.restarts and not (result.done or result.failed):
+                text = f"the time limit of job {me.job} is too short for one run; submit with a longer --time"
+                raise TooShort(text) from None
             raise
-        with progress.Bar(console, len(possible), len(possible) - len(todo)) as bar:
-            queue = ordered(todo, execution.sweep, seed)
-            result = Queue(execution, queue, bar, me, attempts).run()
     again = bool(result.left) and bool(me.job) and me.restarts < RESTARTS
     if not again:
         Attempts.path(execution.directory, me).unlink(missing_ok=True)
@@ -104,8 +176,8 @@ def print_plan(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: S
     """Print the runs that are not done, with their exact commands; returns how many cannot start."""
     console = Console(stderr=True)
     planned = plan(execution, sweep_runs)
-    done = [each for each in planned.possible if each not in planned.todo]
-    done_s = [execution.manifest_of_done(each).seconds for each in done]
+    done = [execution.done(each) for each in planned.possible if each not in planned.todo]
+    done_s = [store.read_record(each / store.MANIFEST, Manifest).seconds for each in done]
     progress.print_outlook(console, execution.directory, len(planned.todo), done_s)
     progress.print_excluded(console, excluded)
     print_impossible(console, execution, planned)
@@ -118,6 +190,142 @@ def print_plan(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: S
         )
     progress.print_commands(commands)
     return planned.refused
+
+
+# --- the queue ------------------------------------------------------------------------------------------
+
+
+class Attempts(BaseModel):
+    """What a job of the batch system knows of its earlier starts, in a file of its own."""
+
+    runs: dict[str, dict[str, int]] = {}  # failures by run and kind
+    nodes: dict[str, int] = {}  # failures by node
+
+    @staticmethod
+    def path(sweep: Path, me: Owner) -> Path:
+        return sweep / f".job-{me.job}.json"
+
+    @classmethod
+    def read(cls, sweep: Path, me: Owner) -> "Attempts":
+        path = cls.path(sweep, me)
+        return store.read_record(path, cls) if me.job and me.restarts and path.exists() else cls()
+
+    def save(self, sweep: Path, me: Owner) -> None:
+        if me.job:
+            store.write_record(self.path(sweep, me), self)
+
+    def failed(self, run: str, kind: Kind, nodes: Sequence[str], limit: int) -> bool:
+        """Note a failure of a run; whether to try again, at most ``limit`` times."""
+        counts = self.runs.setdefault(run, {})
+        counts[kind] = counts.get(kind, 0) + 1
+        for node in nodes if kind in BLAMES_NODE else ():
+            self.nodes[node] = self.nodes.get(node, 0) + 1
+        return counts[kind] <= min(limit, RETRIES.get(kind, 0))
+
+    def left_out(self) -> frozenset[str]:
+        """The nodes that have failed too often."""
+        return frozenset(node for node, count in self.nodes.items() if count >= NODE_FAILURES)
+
+
+class Queue:
+    """The runs of a sweep that are to do, one after the other; what became of them goes to ``result``."""
+
+    def __init__(self, execution: Execution, bar: progress.Bar, me: Owner, result: Result) -> None:
+        self._execution, self._bar, self._me, self._result = execution, bar, me, result
+        self._attempts = Attempts.read(execution.directory, me)
+        self._launcher = execution.launcher.without(self._attempts.left_out())
+
+    def run(self, todo: Sequence[SweepRun]) -> None:
+        """Start all runs; a stop from outside ends the running one and leaves the rest to be done."""
+        waiting = deque(todo)
+        with stopped_in_order():
+            while waiting:
+                sweep_run = waiting.popleft()
+                if self._launcher.why_not(sweep_run.configuration):
+                    self._result.left.append(sweep_run)
+                elif self._start(sweep_run):
+                    waiting.append(sweep_run)
+
+    def _start(self, sweep_run: SweepRun) -> bool:
+        """Run it, unless another sweep does; whether it is to be tried again."""
+        directory, claimed = self._execution.running(sweep_run), Claim(False)
+        try:
+            # A stop between the claim and the first process would leave a directory that nobody releases.
+            with unheard():
+                claimed = claim(directory, self._me)
+            if not claimed.ours:
+                self._result.elsewhere.append(sweep_run)
+                return False
+            if self._execution.state(sweep_run) == "done":  # by another sweep, meanwhile
+                store.remove(directory)
+                self._result.done += 1
+                self._bar.advance()
+                return False
+            if (damaged := self._execution.done(sweep_run)).exists():
+                kept = store.set_aside(damaged)
+                self._bar.say(f"damaged, repeated: {sweep_run.id} (kept as {kept})", "yellow")
+            return self._note(sweep_run, *self._execute(sweep_run, directory, claimed.before))
+        finally:
+            if claimed.ours:
+                with suppress(OSError):
+                    release(directory)
+
+    def _execute(self, sweep_run: SweepRun, directory: Path, before: Owner | None) -> tuple[Manifest, Path]:
+        """Run the processes of a run; its manifest, and where its result is."""
+        execution, run, log = self._execution, sweep_run.configuration, directory / store.LOG
+        command = execution.command(run, directory)
+        processes = self._launcher.processes(run, command, directory)
+        started = datetime.now(UTC)
+        # The directory of an earlier start of this job, which did not end in order.
+        if before is not None and before.job == self._me.job != "" and before.restarts < self._me.restarts:
+            log.touch()
+            ended = Ended(EXIT_FAILED, "job restarted meanwhile", "node failure")
+        else:
+            self._bar.show(sweep_run)
+            beat, sweep = Beat(directory), execution.sweep
+            limits = Limits(sweep.time_limit_s, sweep.hang_limit_s, lambda: progress.last_batch(log))
+
+            def on_tick() -> None:
+                beat()
+                self._bar.show(sweep_run, log)
+
+            ended = run_processes(processes, log, limits, execution.root, on_tick)
+        if ended.kind in ("hang", "time limit"):
+            ended = replace(ended, reason=ended.reason + gather_stacks(directory, run.ranks))
+        manifest = make_manifest(
+            run, sweep_run.repetition, directory, ended, command, processes[0].environment, started,
+            execution.root, unknown_fields(run),
+        )  # fmt: skip
+        if failed := self._attempts.runs.get(sweep_run.id):
+            kinds = {"n": sum(failed.values()), "kinds": list(failed)}
+            manifest.findings.append(Finding("retried", data=kinds))
+        # Ours until it has its whole name: without an owner another sweep would take it over before that.
+        result = store.finish(directory, manifest)
+        release(result)
+        return manifest, result
+
+    def _note(self, sweep_run: SweepRun, manifest: Manifest, result: Path) -> bool:
+        """Count and show how a run ended; whether it is to be tried again."""
+        if manifest.done:
+            if speed := speed_of(result, sweep_run.configuration):
+                self._bar.say(f"  {speed}")
+            self._result.done += 1
+            self._bar.advance()
+            return False
+        kind = cast(Kind, manifest.failure)
+        limit = self._execution.sweep.retries
+        again = self._attempts.failed(sweep_run.id, kind, manifest.failed_nodes, limit)
+        self._attempts.save(self._execution.directory, self._me)
+        if kind in RETRIES:
+            # The batch system may have taken nodes from us.
+            self._launcher = self._launcher.refreshed().without(self._attempts.left_out())
+        if again:
+            self._bar.say(f"failed, retried: {sweep_run.id}: {manifest.reason}", "yellow")
+            return True
+        self._result.failed.append(Failed(sweep_run, manifest.reason, result / store.LOG))
+        self._bar.say(f"failed: {sweep_run.id}: {manifest.reason}", "red")
+        self._bar.advance()
+        return False
 
 
 # --- the record of a sweep ------------------------------------------------------------------------------
@@ -188,14 +396,14 @@ def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console, 
         scratch = execution.directory / f"{store.CALIBRATING}{name}"
         if not claim(scratch, me).ours:
             continue  # another sweep of this folder measures it
-        progress.say(console, f"measuring {name if peaks else f'allreduce {name}'} ...", "dim")
+        say(console, f"measuring {name if peaks else f'allreduce {name}'} ...", "dim")
         try:
             failure = _measure(execution, run, peaks, scratch)
             if failure and failure.kind in RETRIES:
                 failure = _measure(execution, run, peaks, scratch)
             if failure:
                 text = f"calibration failed: {failure.text} (log: {scratch / store.LOG})"
-                progress.say(console, text, "yellow")
+                say(console, text, "yellow")
                 return
             measured = store.read_record(scratch / store.CALIBRATION, store.Calibration)
             store.write_record(path, measured.beside(store.read_calibration(path)))
@@ -203,7 +411,7 @@ def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console, 
         finally:
             release(scratch)
         for line in lines(measured.findings if peaks else ()):
-            progress.say(console, f"{line} ({path})", "yellow")
+            say(console, f"{line} ({path})", "yellow")
 
 
 def to_measure(runs: Sequence[Run], known: store.Calibration | None) -> list[Run]:

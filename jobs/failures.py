@@ -270,7 +270,7 @@ def judge(
     """Why a run failed (None: it counts), and what is to be said of how it ended."""
     if not wrong:
         try:
-            check_run(run, reports, directory)
+            store.check_run(run, reports, directory)
         except UserError as error:
             wrong = str(error)
     if not ended.exit_code and not wrong:
@@ -299,15 +299,6 @@ def read_reports(directory: Path, run: Run) -> tuple[list[RankReport], str]:
         except UserError as error:
             wrong = wrong or f"rank {rank} left no report: {error}"
     return reports, wrong
-
-
-def check_run(run: Run, reports: Sequence[RankReport], directory: Path) -> None:
-    """Refuse a run whose figures may not count, by its reports and its tables."""
-    store.check_reports(run, reports)
-    for rank in range(run.ranks):
-        rows = tables.read(tables.rank_directory(directory, rank), "batches", ["batch_index"]).num_rows
-        if rows != run.batches:
-            raise UserError(f"rank {rank} recorded {rows} of {run.batches} steps")
 
 
 def log_tail(log: Path, ranks: int = 1) -> str:

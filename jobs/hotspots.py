@@ -21,13 +21,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.execute import run_sweep
+from jobs.execute import Execution, run_sweep
 from jobs.flags import add_format_flags, make_parser
 from jobs.launchers.local import Local
 from jobs.machine import Machine, this_machine
 from jobs.processes import become, stopped_in_order
 from jobs.progress import describe
-from jobs.queue import Execution
 from jobs.run import Run, make_run
 from jobs.run_fields import OUTSIDE_FIELDS, parse_value
 from jobs.sweep_file import Sweep, SweepRun, choose, read_sweep

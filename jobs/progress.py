@@ -26,10 +26,9 @@ _REDRAW_S = 0.2
 
 @dataclass(frozen=True)
 class Failed:
-    """A run that failed: of which kind it was (jobs.failures), why, in one line, and where its log is."""
+    """A run that failed: why, in one line, and where its log is."""
 
     sweep_run: SweepRun
-    kind: str
     reason: str
     log: Path
 

@@ -15,9 +15,11 @@ long as its owner lives; the directory of one that is gone may be taken over.
 """
 
 import glob
+import itertools
 import os
 import shutil
 import socket
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,10 +27,13 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from jobs.run import Run
-from jobs.run_fields import FACTOR, exit_code_of, format_id
+from jobs.run_fields import FACTOR, exit_code_of
+from profiling import tables
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.whole_file import whole_file
@@ -208,6 +213,15 @@ def check_reports(run: Run, reports: Sequence[RankReport]) -> None:
             raise UserError(f"ranks 0 and {report.rank} ended with different parameters")
 
 
+def check_run(run: Run, reports: Sequence[RankReport], directory: Path) -> None:
+    """Refuse a run whose figures may not count, by its reports and its tables."""
+    check_reports(run, reports)
+    for rank in range(run.ranks):
+        rows = tables.read(tables.rank_directory(directory, rank), "batches").num_rows
+        if rows != run.batches:
+            raise UserError(f"rank {rank} recorded {rows} of {run.batches} steps")
+
+
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -228,6 +242,8 @@ def read_record(path: Path, model: type[_Model]) -> _Model:
         return model.model_validate_json(path.read_bytes(), strict=False)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(str(part) for part in problem["loc"])
@@ -242,18 +258,26 @@ def read_calibration(path: Path) -> Calibration | None:
         return None
 
 
-def running_directory(sweep: Path, run: Run, repetition: int, outside: tuple[str, ...] = ()) -> Path:
-    """Where a run writes while it is under way."""
-    return sweep / format_id(run, repetition, outside=outside)
-
-
 def finish(directory: Path, manifest: Manifest) -> Path:
-    """Write the manifest and give the directory its whole id; an earlier end of the same code is replaced."""
+    """Write the manifest and give the directory its whole id; returns where the result is.
+
+    An earlier failure of the same exit code is replaced, a finished result never.
+    """
     write_record(directory / MANIFEST, manifest)
     ended = directory.with_name(f"{directory.name}_ret_{manifest.exit_code}")
     if ended.exists():
-        remove(ended)
+        if manifest.done and is_complete(ended):
+            remove(directory)
+            return ended
+        set_aside(ended) if manifest.done else remove(ended)
     return directory.rename(ended)
+
+
+def set_aside(directory: Path) -> Path:
+    """Keep a damaged result under another name, so that its run can be repeated."""
+    name = f".damaged-{directory.name}"
+    numbers = (f"{name}-{number}" if number else name for number in itertools.count())
+    return directory.rename(next(path for path in map(directory.with_name, numbers) if not path.exists()))
 
 
 def remove(directory: Path) -> None:
@@ -273,6 +297,7 @@ def is_run(directory: Path) -> bool:
 
 BEAT_S = 5.0
 STALE_S = 60.0  # without a beat; file systems of clusters show changes late
+_TAKEN = ".taken"
 
 
 class Owner(BaseModel):
@@ -280,7 +305,7 @@ class Owner(BaseModel):
 
     host: str
     pid: int
-    started: float  # the process's start, seconds since the epoch: process ids come again
+    process: str = ""  # its boot and start, by which it is told from a later one of the same id
     job: str = ""
     restarts: int = 0  # of the job
 
@@ -301,10 +326,22 @@ def this_owner(environment: Mapping[str, str]) -> Owner:
     return Owner(
         host=socket.gethostname(),
         pid=os.getpid(),
-        started=psutil.Process().create_time(),
+        process=_process(os.getpid()),
         job=environment.get("SLURM_JOB_ID", ""),
         restarts=int(environment.get("SLURM_RESTART_COUNT", "0")),
     )
+
+
+def _process(pid: int) -> str:
+    """What tells a process from others of its id; "" if there is none.
+
+    Its start in ticks since boot: a date would move with the machine's clock.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
+    except OSError:
+        return str(psutil.Process(pid).create_time()) if sys.platform != "linux" else ""
 
 
 def owner_of(directory: Path) -> Owner | None:
@@ -323,10 +360,7 @@ def lives(directory: Path, owner: Owner, me: Owner | None = None, now: float | N
         now: by the clock of the file system; those of nodes differ.
     """
     if owner.host == socket.gethostname():
-        try:
-            return abs(psutil.Process(owner.pid).create_time() - owner.started) < 1
-        except psutil.NoSuchProcess:
-            return False
+        return psutil.pid_exists(owner.pid) and _process(owner.pid) == owner.process
     if me is not None and owner.job and owner.job == me.job:
         return owner.restarts >= me.restarts
     try:
@@ -345,8 +379,8 @@ def claim(directory: Path, me: Owner) -> Claim:
         write_record(fresh / OWNER, me)
         if before is not None and lives(directory, before, me, (fresh / OWNER).stat().st_mtime):
             return Claim(False, before)
-        with suppress(FileNotFoundError):  # there is none, or another process was faster
-            remove(directory)
+        if not _remove_left(directory, before):
+            return Claim(False, owner_of(directory))
         fresh.rename(directory)  # fails if another process was faster: its directory is not empty
     except OSError:
         if directory.exists():
@@ -355,6 +389,25 @@ def claim(directory: Path, me: Owner) -> Claim:
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return Claim(True, before)
+
+
+def _remove_left(directory: Path, owner: Owner | None) -> bool:
+    """Remove what a dead owner has left; False: another process removes it, or has claimed it meanwhile."""
+    mark = directory / _TAKEN
+    try:
+        mark.open("x").close()  # of several processes one can
+    except FileNotFoundError:
+        return True
+    except FileExistsError:
+        with suppress(FileNotFoundError):
+            if time.time() - mark.stat().st_mtime > STALE_S:  # it was killed before it could
+                mark.unlink()
+        return False
+    if owner_of(directory) != owner:
+        mark.unlink(missing_ok=True)
+        return False
+    remove(directory)
+    return True
 
 
 class Beat:
@@ -387,13 +440,24 @@ RESUME = "start the sweep again to resume"
 QUEUED = "its jobs are queued or running (squeue --me)"
 
 
-def state_of(sweep: Path, run: Run, repetition: int, outside: tuple[str, ...] = ()) -> State:
-    """What has become of a run of a sweep; it is done only if its manifest says so."""
-    directory = running_directory(sweep, run, repetition, outside)
-    done = directory.with_name(directory.name + "_ret_0") / MANIFEST
-    if done.is_file() and read_record(done, Manifest).done:
-        return "done"
-    ended = (path for path in sweep.glob(glob.escape(directory.name) + "_ret_*") if path.is_dir())
+def is_complete(directory: Path) -> bool:
+    """Whether a run has ended well, and its manifest and tables can be read."""
+    try:
+        manifest = read_record(directory / MANIFEST, Manifest)
+        check_run(manifest.run, manifest.ranks, directory)
+        for path in directory.glob("rank_*/*.parquet"):
+            pq.read_metadata(path)
+    except (UserError, OSError, pa.ArrowException):
+        return False
+    return manifest.done
+
+
+def state_of(directory: Path) -> State:
+    """What has become of a sweep's run, by the directory it runs in; "unusable": its result is damaged."""
+    done = directory.with_name(directory.name + "_ret_0")
+    if (done / MANIFEST).exists():
+        return "done" if is_complete(done) else "unusable"
+    ended = (path for path in directory.parent.glob(glob.escape(directory.name) + "_ret_*") if path.is_dir())
     latest = directory if directory.is_dir() else next(ended, None)
     if latest is None:
         return "not started"

@@ -23,12 +23,11 @@ from typing import get_args
 
 from jobs.checks import check_modules, check_networks_named, check_networks_of, check_paths, refuse
 from jobs.cluster import cluster_name, on_compute_node
-from jobs.execute import noting_why_not_started, print_plan, run_sweep
+from jobs.execute import Execution, noting_why_not_started, print_plan, run_sweep
 from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import Launcher
 from jobs.processes import TimeIsUp, stopped_in_order
-from jobs.queue import Execution
 from jobs.run import NO_HOROVOD, has_horovod, in_place_of_horovod
 from jobs.site import NO_SITE, Site, add_site_flag, find_site, shell_commands
 from jobs.store import this_owner
@@ -86,7 +85,7 @@ class Request:
     note: str  # what is not as the sweep file has it, in one line; "" if nothing
 
     def execution(self, launcher: Launcher, arguments: argparse.Namespace) -> Execution:
-        return Execution(self.sweep, self.directory, launcher, arguments.keep_raw, arguments.pack)
+        return Execution(self.sweep, self.directory, launcher, arguments.keep_raw)
 
 
 def read_request(arguments: argparse.Namespace, site: Site) -> Request:
@@ -137,8 +136,6 @@ def parser() -> Parser:
     add("--order", choices=get_args(Order), help="order in which runs start [as in the sweep file]")
     unavailable = "whether runs that cannot start here are failures or are skipped [as in the sweep file]"
     add("--unavailable", choices=("fail", "skip"), help=unavailable)
-    pack = "run small runs at the same time, which disturbs the measurements"
-    add("--pack", action="store_true", help=pack)
     add("--dry-run", action="store_true", help="print the commands without starting anything")
     printed = "for scripts: print the results' folder, or the site's modules and variables as shell commands"
     add("--print", choices=("directory", "shell"), help=printed)

@@ -3,7 +3,7 @@
 :mod:`profiling.schemas` says which columns each has.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from profiling.findings import Finding
 from profiling.schemas import LATER, SCHEMAS, TEXT
 
 ROWS_OF_A_GROUP = 1 << 17  # of a table that is written in pieces
+# Bounds that only damage passes: times from 1970 to 2116, a step of a day, samples of a rank's step.
+LATEST_NS, LONGEST_STEP_NS, MOST_SAMPLES = 1 << 62, 86_400 * 10**9, 1 << 26
 
 
 def rank_directory(result: Path, rank: int) -> Path:
@@ -107,7 +109,9 @@ class Writer:
         if name not in self._writers:
             path = table_path(self.directory, name).with_suffix(".partial")
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._writers[name] = pq.ParquetWriter(path, SCHEMAS[name], compression="zstd")
+            self._writers[name] = pq.ParquetWriter(
+                path, SCHEMAS[name], compression="zstd", write_page_checksum=True
+            )
         self._writers[name].write_table(rows)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -148,21 +152,38 @@ def read(directory: Path, name: str, columns: list[str] | None = None) -> pa.Tab
     path = table_path(directory, name)
     names = columns or SCHEMAS[name].names
     try:
-        table = pq.ParquetFile(path).read(columns=names)
+        table = pq.ParquetFile(path, page_checksum_verification=True).read(columns=names)
         for column in set(names).intersection(LATER.get(name, ())).difference(table.column_names):
             table = table.append_column(column, pa.nulls(len(table), SCHEMAS[name].field(column).type))
-        if name == "batches" and "batch_index" in names:
-            _check_numbers(table["batch_index"], path)
-        return table.select(names)
+        table = table.select(names).cast(pa.schema([SCHEMAS[name].field(column) for column in names]))
     except FileNotFoundError:
         raise UserError(f"no {name} table: {path} does not exist") from None
-    except (pa.ArrowException, UnicodeDecodeError, KeyError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError, KeyError) as error:
         raise UserError(f"{path} is not a readable {name} table ({error}); repeat the run") from None
+    for wrong in _impossible(table, name):
+        raise UserError(f"{path} is damaged: {wrong}; repeat the run")
+    return table
 
 
-def _check_numbers(index: pa.ChunkedArray, path: Path) -> None:
-    """A rank's batches are numbered from 0, each once: analyses find them by their number."""
-    numbers = np.sort(index.drop_null().to_numpy())
-    if not np.array_equal(numbers, np.arange(len(index))):
-        what = f"its {len(index)} batches are not numbered 0 to {len(index) - 1}"
-        raise UserError(f"{path} is damaged: {what}; repeat the run")
+def _impossible(table: pa.Table, name: str) -> Iterator[str]:
+    """Values that no run leaves."""
+    for column in table.column_names:
+        if column.endswith("_ns") and pa.types.is_integer(table[column].type):
+            ends = pc.min_max(table[column])
+            before = column in ("start_ns", "end_ns") and (ends["min"].as_py() or 0) < 0
+            unknown = name == "markers" and table[column].null_count
+            if before or unknown or (ends["max"].as_py() or 0) >= LATEST_NS:
+                yield f"{column} from {ends['min']} to {ends['max']}"
+    if name != "batches":
+        return
+    if "batch_index" in table.column_names:
+        # Analyses find a rank's steps by their number.
+        numbers = np.sort(table["batch_index"].drop_null().to_numpy())
+        if not np.array_equal(numbers, np.arange(len(table))):
+            yield f"its {len(table)} batches are not numbered 0 to {len(table) - 1}"
+    if {"start_ns", "end_ns"} <= set(table.column_names):
+        longest_ns = pc.max(pc.subtract(table["end_ns"], table["start_ns"])).as_py() or 0
+        if longest_ns > LONGEST_STEP_NS:
+            yield f"a step of {longest_ns / 1e9:.3g} s"
+    if "images" in table.column_names and (most := pc.max(table["images"]).as_py() or 0) > MOST_SAMPLES:
+        yield f"a step of {most} samples"

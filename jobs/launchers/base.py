@@ -56,10 +56,6 @@ class Launcher(ABC):
         """The nodes it has; empty if it has this machine only."""
         return ()
 
-    def on(self, nodes: tuple[str, ...]) -> Self:
-        """The launcher on such of its nodes only."""
-        return self.without(frozenset(self.nodes) - frozenset(nodes))
-
     def without(self, nodes: frozenset[str]) -> Self:
         """The launcher less such nodes, which have failed."""
         return self

@@ -64,6 +64,31 @@ def other_batches(run: Path) -> None:
     change(batches(run, 1), "batch_index", lambda index: list(index + 1))
 
 
+def as_text(column: str) -> Callable[[Path], None]:
+    def damage(run: Path) -> None:
+        table = pq.ParquetFile(batches(run, 0)).read()
+        place = table.column_names.index(column)
+        pq.write_table(table.set_column(place, column, pa.array(["x"] * len(table))), batches(run, 0))
+
+    return damage
+
+
+def flip_a_bit(path: Path) -> None:
+    """In a page of times: the file opens, and the page may decompress to other values."""
+    group = pq.read_metadata(path).row_group(0)
+    times = next(c for c in map(group.column, range(group.num_columns)) if c.path_in_schema == "end_ns")
+    content = bytearray(path.read_bytes())
+    start = times.dictionary_page_offset or times.data_page_offset
+    content[start + times.total_compressed_size - 3] ^= 1
+    path.write_bytes(content)
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+MOST = 2**63 - 1
 # what is done to a run's directory -> what is then said of it
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "batches truncated": (lambda run: truncate(batches(run, 1)), "not a readable batches table"),
@@ -76,6 +101,18 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a batch of no time": (a_batch_of_no_time, "ends before it starts"),
     "a time missing": (a_time_missing, "steps without timestamps"),
     "other batches": (other_batches, "batches are not numbered 0 to 39"),
+    **{f"text in {name}": (as_text(name), "not a readable batches table") for name in ("end_ns", "images")},
+    "batches with a bit flipped": (lambda run: flip_a_bit(batches(run, 0)), "not a readable batches table"),
+    "a time beyond all": (
+        lambda run: change(batches(run, 0), "end_ns", lambda ends: [MOST, *ends[1:]]), "is damaged: end_ns"
+    ),
+    "a step of years": (
+        lambda run: change(batches(run, 0), "end_ns", lambda ends: [ends[0] + 10**17, *ends[1:]]), "a step of"
+    ),
+    "images beyond all": (
+        lambda run: change(batches(run, 0), "images", lambda images: [2**31 - 1, *images[1:]]), "samples"
+    ),
+    "manifest a folder": (lambda run: a_folder(run / store.MANIFEST), "Is a directory"),
     "manifest truncated": (lambda run: truncate(run / store.MANIFEST), "damaged or from another release"),
     "manifest absent": (lambda run: (run / store.MANIFEST).unlink(), "manifest missing"),
     "manifest of nothing": (
@@ -102,6 +139,19 @@ def test_a_damaged_run_is_named_and_costs_no_other(tmp_path: Path, what: str) ->
     assert (rows["2"]["perturbation"], rows["2"]["kernel_ms_per_step"]) == ("", "")
     assert float(rows["1"]["kernel_ms_per_step"]) == pytest.approx(60)
     assert says in one_line_error(run("analysis.scaled", broken))
+
+
+@pytest.mark.parametrize("value", [-1, MOST, "text"])
+@pytest.mark.parametrize(("table", "command"), [("kernels", "anatomy"), ("markers", "timeline")])
+def test_impossible_times_cost_their_run_alone(tmp_path: Path, table: str, command: str, value) -> None:
+    broken = sweep(tmp_path)
+    path = broken / "rank_0000" / f"{table}.parquet"
+    rows = tables.read(path.parent, table) if path.exists() else tables.as_table(table, {"start_ns": [5] * 9})
+    starts = pa.array(["x"] * len(rows) if value == "text" else [value] + [5] * (len(rows) - 1))
+    pq.write_table(rows.set_column(rows.column_names.index("start_ns"), "start_ns", starts), path)
+    for given in (broken, tmp_path):
+        ran = run(f"analysis.{command}", given)
+        assert f"{table}.parquet" in "".join((ran.out + ran.err).split()) and "Traceback" not in ran.err
 
 
 @pytest.mark.parametrize("rank", ["rank_0000", "rank_0001"])
@@ -259,7 +309,7 @@ def test_a_folder_in_the_place_of_a_table_takes_its_run_out_of_the_anatomy(tmp_p
     (broken / "rank_0000" / "kernels.parquet").mkdir()
     ran = run("analysis.anatomy", tmp_path, "--format", "csv")
     assert (ran.code, len(ran.csv)) == (1, 1)
-    assert "a table is damaged" in ran.err and broken.name in ran.err
+    assert "kernels.parquet" in ran.err and broken.name in ran.err
 
 
 @pytest.mark.parametrize("damage", [shutil.rmtree, kernels_absent])

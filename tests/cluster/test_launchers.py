@@ -129,7 +129,6 @@ def test_nodes_left_out_are_not_asked_for():
 def test_nodes_that_slurm_has_taken_are_gone(launcher, monkeypatch):
     monkeypatch.setattr("jobs.cluster._ask", lambda words, _: "n[1,3]" if "--jobs=7" in words else "")
     assert launcher.refreshed().nodes == ("n1", "n3")
-    assert launcher.on(("n2", "n4")).nodes == ("n2", "n4")
     monkeypatch.setattr("jobs.cluster._ask", lambda *_: "")  # it does not say
     assert launcher.refreshed().nodes == FOUR.nodes
     alone = replace(launcher, allocation=None)

@@ -7,7 +7,6 @@ run; each test then looks at its own part.
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -221,19 +220,6 @@ def a_node_with_a_full_disk_is_left_out_where_there_is_another(cluster: Cluster,
     assert {report.hostname for report in done.ranks} == {"n28", "n30"}
     failed = [each for each in sweep.manifests().values() if each.failure == "disk full"]
     assert failed and sweep.said(job).count("disk full: ") == 2
-
-
-@happening
-def small_runs_may_run_side_by_side(cluster: Cluster, folder: Path) -> None:
-    sweep = Sweep(cluster, folder).write("nodes: [1, 2]", "repetitions: 2")
-    job = sweep.submit("--nodes=4", words=("--pack",), BATCH_S="0.3")
-    assert cluster.wait(job)["ExitCode"] == "0:0", sweep.said(job)
-    assert sweep.done() == [1, 1, 2, 2]
-    found = {one.code for manifest in sweep.manifests().values() for one in manifest.findings}
-    assert "ran_beside" in found
-    runs = sorted((m.started, m.ended, {r.hostname for r in m.ranks}) for m in sweep.manifests().values())
-    at_once = [(a, b) for a, b in combinations(runs, 2) if a[1] > b[0]]
-    assert at_once and not any(a[2] & b[2] for a, b in at_once)
 
 
 @happening

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from jobs import store
-from jobs.execute import run_sweep
+from jobs.execute import Execution, run_sweep
 from jobs.launchers.base import Process
 from jobs.launchers.local import Local
 from jobs.machine import Machine
-from jobs.queue import Execution
 from jobs.store import Manifest
 from jobs.sweep_file import Sweep, expand
 from profiling import tables

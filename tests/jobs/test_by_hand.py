@@ -2,10 +2,9 @@
 
 import pytest
 
-from jobs import store
 from jobs.by_hand import check_no_other_files, check_unused, clear, is_by_hand, new_directory
 from jobs.run import make_run
-from jobs.run_fields import parse_id
+from jobs.run_fields import format_id, parse_id
 from jobs.store import claim, this_owner
 from profiling.errors import UserError
 
@@ -67,5 +66,5 @@ def test_what_is_replaced_is_the_run_and_nothing_else(tmp_path):
 
 def test_a_directory_that_a_sweep_has_claimed_is_the_sweeps(tmp_path):
     assert is_by_hand(None) and is_by_hand(tmp_path)
-    assert claim(store.running_directory(tmp_path, RUN, 0), this_owner({})).ours
-    assert not is_by_hand(store.running_directory(tmp_path, RUN, 0))
+    assert claim(tmp_path / format_id(RUN, 0), this_owner({})).ours
+    assert not is_by_hand(tmp_path / format_id(RUN, 0))

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from jobs.execute import Execution
 from jobs.launchers.local import Local
 from jobs.program import check_can_start, command_of, unknown_fields
 from jobs.progress import describe, last_batch
-from jobs.queue import Execution
 from jobs.run import make_run
 from jobs.run_fields import parse_id
 from jobs.store import RankReport, check_reports

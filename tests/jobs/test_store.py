@@ -5,11 +5,13 @@ import os
 import subprocess
 import time
 
+import psutil
 import pytest
 
 from analysis.frames.load import load
 from jobs import machine, store
 from jobs.run import Run, make_run
+from jobs.run_fields import format_id
 from jobs.store import (
     OWNER,
     STALE_S,
@@ -22,6 +24,7 @@ from jobs.store import (
     state_of_begun,
     this_owner,
 )
+from profiling import tables
 from profiling.errors import UserError
 
 RUN = make_run({"batches": 2})
@@ -113,7 +116,7 @@ ELSEWHERE = {"host": "n3", "job": "812"}
 def begun(tmp_path):
     """A run of a sweep that this process has claimed."""
     (tmp_path / store.SWEEP).write_text("{}")
-    directory = store.running_directory(tmp_path, Run(), 0)
+    directory = tmp_path / format_id(Run(), 0)
     assert claim(directory, this_owner({})).ours
     return directory
 
@@ -125,8 +128,8 @@ def owned_by(directory, **changes):
 
 def test_a_run_of_a_living_process_is_running(begun):
     assert state_of_begun(begun) == ("running", f"on {os.uname().nodename}")
-    assert state_of(begun.parent, Run(), 0) == "running"
-    assert state_of(begun.parent, Run(), 1) == "not started"
+    assert state_of(begun) == "running"
+    assert state_of(begun.parent / format_id(Run(), 1)) == "not started"
 
 
 def test_a_run_whose_process_was_killed_or_is_another_one_by_now_was_interrupted(begun):
@@ -134,9 +137,9 @@ def test_a_run_whose_process_was_killed_or_is_another_one_by_now_was_interrupted
     child.wait()
     owned_by(begun, pid=child.pid)
     state, why = state_of_begun(begun)
-    assert state == state_of(begun.parent, Run(), 0) == "interrupted"
+    assert state == state_of(begun) == "interrupted"
     assert why == f"on {os.uname().nodename}"
-    owned_by(begun, started=1.0)
+    owned_by(begun, process="of an earlier boot")
     assert state_of_begun(begun) == (state, why)
 
 
@@ -147,9 +150,52 @@ def test_a_run_whose_name_says_how_it_ended_is_failed_or_not_complete_without_it
     release(begun)
     ended = begun.rename(begun.with_name(f"{begun.name}_ret_{code}"))
     said = f"exit code {code}, manifest missing"
-    assert state_of_begun(ended) == (is_now, said) and state_of(ended.parent, Run(), 0) == is_now
+    assert state_of_begun(ended) == (is_now, said) and state_of(begun) == is_now
     with pytest.raises(UserError, match=f"1 {is_now}; .*_ret_{code}: {said}"):
         load(ended.parent)
+
+
+def test_a_clock_that_steps_ends_no_process(begun, monkeypatch):
+    monkeypatch.setattr(psutil, "boot_time", lambda: 0.0)
+    monkeypatch.setattr(time, "time", lambda: 1e9)
+    assert state_of_begun(begun)[0] == "running" and not claim(begun, this_owner({})).ours
+
+
+def test_what_is_left_behind_is_claimed_once(begun, monkeypatch):
+    """Two processes have seen a dead owner; the other one is faster."""
+    mine, other = this_owner({}), this_owner({}).model_copy(update={"host": "n3"})
+    dead = owned_by(begun, process="of an earlier boot").parent
+    remove = store._remove_left
+    claims = []
+
+    def late(*words):
+        monkeypatch.setattr(store, "_remove_left", remove)
+        claims.append(claim(dead, other))
+        return remove(*words)
+
+    monkeypatch.setattr(store, "_remove_left", late)
+    claims.append(claim(dead, mine))
+    assert [one.ours for one in claims] == [True, False] and store.owner_of(dead) == other
+    assert [path.name for path in dead.parent.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_finished_result_is_never_replaced(tmp_path):
+    tables.write(
+        tables.as_table("batches", {"batch_index": [0, 1]}), tmp_path / "a_ret_0" / "rank_0000", "batches"
+    )
+    report = {"rank": 0, "world_size": 1, "hostname": "h", "device": "cpu", "backend": "single",
+              "batches_done": 2, "images_done": 2, "losses_finite": True, "parameter_digest": ""}  # fmt: skip
+    done = MANIFEST.model_copy(update={"ranks": [store.RankReport(**report)]})
+    store.write_record(tmp_path / "a_ret_0" / "manifest.json", done)
+    for ended in ("c", "d"):
+        (tmp_path / "a").mkdir()
+        assert store.finish(tmp_path / "a", done.model_copy(update={"ended": ended})) == tmp_path / "a_ret_0"
+        assert store.read_record(tmp_path / "a_ret_0" / "manifest.json", Manifest).ended == "b"
+    (tmp_path / "a_ret_0" / "manifest.json").write_text("{")
+    (tmp_path / "a").mkdir()
+    store.finish(tmp_path / "a", done.model_copy(update={"ended": "e"}))
+    assert store.read_record(tmp_path / "a_ret_0" / "manifest.json", Manifest).ended == "e"
+    assert (tmp_path / ".damaged-a_ret_0" / "manifest.json").read_text() == "{"
 
 
 def test_on_another_host_a_run_is_running_as_long_as_it_gives_a_sign_of_life(begun):

@@ -10,7 +10,6 @@ import pytest
 
 from jobs import store
 from jobs.execute import SweepRecord
-from jobs.progress import Result
 from jobs.submit import read_words
 from profiling.errors import UserError
 from tests.analysis.commands import ROOT, Ran, one_line_error, run
@@ -193,15 +192,8 @@ def test_some_runs_may_be_left_out(submit, log, monkeypatch):
 
 
 def test_what_is_done_is_not_submitted_again(submit, log, tmp_path):
-    write = "run_0_config_{}_1_eth_none_2_resnet50_synthetic_32_fp32_fp32_ret_0"
     for nodes in (1, 2):
-        folder = tmp_path / "out" / "s" / write.format(nodes)
-        folder.mkdir(parents=True)
-        run_ = f'{{"nodes": {nodes}, "batches": 3}}'
-        (folder / "manifest.json").write_text(
-            f'{{"run": {run_}, "repetition": 0, "exit_code": 0, "command": [], "started": "", "ended": "",'
-            ' "seconds": 1}'
-        )
+        write_run(tmp_path / "out" / "s", run_of(nodes=nodes, batches=3, workers=2), Truth())
         answer = submit("nodes: [1, 2]")
         assert len(asked(log)) == 2
     assert answer.code == 0 and answer.out.endswith(": to do: 0, done: 2\n")
@@ -324,5 +316,4 @@ class _NoQueue:
 
     def __init__(self, *given) -> None: ...
 
-    def run(self) -> Result:
-        return Result()
+    def run(self, todo) -> None: ...

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs import execute, failures, queue, store
+from jobs import execute, failures, store
 from jobs.checks import Node, why_not_on
-from jobs.execute import SweepRecord, record_sweep, run_sweep
+from jobs.execute import Execution, SweepRecord, record_sweep, run_sweep
 from jobs.launchers.base import Process
-from jobs.queue import Execution
 from jobs.run import make_run
 from jobs.site import Container, Site
 from jobs.store import LEFT_OUT, Manifest
@@ -86,7 +85,7 @@ def test_a_failed_run_keeps_its_log_and_reason_and_the_others_still_run(
 ):
     monkeypatch.setattr("jobs.processes.GRACE_S", 0.3)
     odd = "; rank 7 has not started"  # two ranks have none
-    monkeypatch.setattr(queue, "gather_stacks", lambda *given: failures.gather_stacks(*given) + odd)
+    monkeypatch.setattr(execute, "gather_stacks", lambda *given: failures.gather_stacks(*given) + odd)
     run = {"batches": 3, "data": ".", "loader": ["pytorch", "synthetic"], "gpus_per_node": 2}
     limit_s = 4 if misbehave == "hang" else 60  # the others' runs end by themselves, on a busy machine later
     work = execution(tmp_path, misbehave, run=run, time_limit_s=limit_s, order="given")
@@ -138,15 +137,42 @@ def test_done_runs_of_other_settings_are_never_taken_for_these(tmp_path):
     assert manifests(execution(tmp_path)) == before
 
 
-def test_a_run_is_done_only_if_its_manifest_says_so(tmp_path):
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 4] ^= 1
+    path.write_bytes(content)
+
+
+def make_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("damage", "file"),
+    [
+        (Path.unlink, "manifest.json"), (cut, "manifest.json"), (make_folder, "manifest.json"),
+        (Path.unlink, "rank_0000/batches.parquet"), (cut, "rank_0000/batches.parquet"),
+        (flip_a_bit, "rank_0000/batches.parquet"),
+    ],
+)  # fmt: skip
+def test_a_damaged_result_is_kept_aside_and_its_run_alone_repeated(tmp_path, capsys, damage, file):
     work = execution(tmp_path)
     run_all(work)
+    before = {name: one.ended for name, one in manifests(work).items()}
     directory = ended_runs(work.directory)[0]
-    (directory / "manifest.json").unlink()
+    damage(directory / file)
     states = [work.state(run) for run in expand(work.sweep)[0]]
     assert sorted(states) == ["done", "done", "done", "unusable"]
     assert run_all(work) == 0
-    assert all(m.done for m in manifests(work).values()) and len(manifests(work)) == 4
+    after = {name: one.ended for name, one in manifests(work).items()}
+    assert len(after) == 4 and [name for name in after if after[name] != before[name]] == [directory.name]
+    assert (work.directory / f".damaged-{directory.name}" / "log.txt").is_file()
+    assert run_all(work) == 0 and capsys.readouterr().err.count("damaged, repeated") == 1
 
 
 class Calibrating(Scripted):

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from jobs.execute import Execution
 from jobs.launchers.local import Local
-from jobs.queue import Execution
 from jobs.run import make_run
 from jobs.sweep_file import Sweep
 from profiling.errors import UserError
