@@ -150,9 +150,9 @@ def _capacity(result: Result, _: Path | None) -> Answer:
     fit, lacking = one.index[one["fits"]], one.index[~one["fits"]]
     one.loc[fit[-1:], "boundary"] = LARGEST
     one.loc[lacking[:1], "boundary"] = SMALLEST
-    if len(chosen):
-        step = ["step_ms", "step_low_ms", "step_high_ms", "step_on_devices"]
-        one.loc[lacking[:1], step] = chosen[step].iloc[0].to_numpy()  # over two devices
+    step = ["step_ms", "step_low_ms", "step_high_ms", "step_on_devices"]
+    for layers, sides in chosen.groupby("layers"):  # of what does not fit on one device, that on two
+        one.loc[one["layers"] == layers, step] = sides[step].iloc[0].to_numpy()
     verdict = Finding("study_limit_not_found", data={"why": "none fits" if len(lacking) else "all fit"})
     if len(fit) and len(lacking):
         largest, smallest = one.loc[fit[-1]], one.loc[lacking[0]]
@@ -324,6 +324,9 @@ _GEMM = (
     _count("products", "matrix products per repetition: gates x time_steps, or time_steps", "calls"),
     _timed("time", "duration of all steps, median over repetitions"),
     _size("flops_per_s", "2 x batch x inputs x hidden x gates x time_steps / time", "GFLOP/s", _GIGA),
+    Metric("peak_pct", "FLOP/s relative to those of a large matrix product, measured just before",
+           "of the\npeak %", places=1),
+    Metric("time_at_peak_ms", "duration at the measured peak", "at the\npeak, ms"),
     Metric("speedup", "time of the separate products divided by the merged one's, median over repetitions",
            interval=IN_RUN, places=2),
     *_SAME,
@@ -338,17 +341,21 @@ def _products(result: Result, _: Path | None) -> Answer:
         for case, device in merged
     }
     rows = result.frame(_GEMM, time=["forward"])
+    peak = rows["device"].map(rows[rows["case"] == _PEAKS].set_index("device")["flops_per_s"])
     rows = rows.assign(
         **result.ratio("speedup", ["forward"], pairs).reset_index(drop=True),
         way=rows["case"].str.rpartition(" ")[2],
         inputs=rows["inputs"].fillna(rows["hidden"]),  # older results do not have it
         time_steps=rows["steps"],
         flops_per_s=rows["flops"] / rows["time_ms"] * 1e3,
+        peak_pct=1e5 * rows["flops"] / rows["time_ms"] / peak,
+        time_at_peak_ms=1e3 * rows["flops"] / peak,
         same_output=rows["same_output"] == 1,
     )
+    rows = rows[rows["case"] != _PEAKS]
     shown = columns(
-        _GEMM, "device", "inputs", "hidden", "way", "batch", "products", "time_ms", "flops_per_s", "speedup",
-        "same_output",
+        _GEMM, "device", "inputs", "hidden", "way", "batch", "products", "time_ms", "flops_per_s", "peak_pct",
+        "time_at_peak_ms", "speedup", "same_output",
     )  # fmt: skip
     compared = rows[rows["way"] == "merged"]
     names = "hidden " + compared["hidden"].map("{:.0f}".format) + ", " + compared["device"]

@@ -13,6 +13,7 @@ import resource
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
@@ -66,7 +67,6 @@ class Attempt(BaseModel):
         base: taken before the network is built (interpreter and libraries, or the GPU's context).
         peak: the most in use at any time, with ``base``.
         held: beyond ``peak``, by a GPU's caching allocator.
-        missed: looks at a CPU's memory that there was no memory for; ``peak`` may have been more then.
     """
 
     fits: bool
@@ -75,7 +75,6 @@ class Attempt(BaseModel):
     base: int = 0
     peak: int = 0
     held: int = 0
-    missed: int = 0
     durations_ns: dict[str, list[int]] = {}
 
     @property
@@ -185,7 +184,7 @@ def _try(task: Task, device: torch.device, attempt: Attempt) -> None:
         network = build(task)
         data = torch.randn(task.batch, CHANNELS, task.image_size, task.image_size)
     step = _step(task, network, data)
-    attempt.peak, attempt.held, attempt.missed = _peak(device, attempt.base, lambda: common.repeat_once(step))
+    attempt.peak, attempt.held = _peak(device, attempt.base, lambda: common.repeat_once(step))
     clock = open_clock(device.type)
     timed = common.time_cases({"": step}, SPLIT_STEP, task.warmup, task.repetitions, clock)[""]
     attempt.durations_ns = {stage: [int(ns) for ns in durations] for stage, durations in timed.items()}
@@ -232,23 +231,21 @@ def _step(task: Task, network: nn.Sequential, data: torch.Tensor) -> common.Stag
     return receive, forward, exchange, backward, send
 
 
-def _peak(device: torch.device, base: int, action: Callable[[], object]) -> tuple[int, int, int]:
-    """(peak, held beyond it, looks missed) of ``action``: of a CPU sampled, of a GPU its allocator's."""
+def _peak(device: torch.device, base: int, action: Callable[[], object]) -> tuple[int, int]:
+    """(peak, held beyond it) of ``action``: of a CPU sampled, of a GPU its allocator's."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         action()
         torch.cuda.synchronize(device)
         peak = torch.cuda.max_memory_allocated(device)
-        return base + peak, torch.cuda.max_memory_reserved(device) - peak, 0
-    peak, missed, done = data_bytes(), 0, threading.Event()
+        return base + peak, torch.cuda.max_memory_reserved(device) - peak
+    peak, done = data_bytes(), threading.Event()
 
     def look() -> None:
-        nonlocal peak, missed
+        nonlocal peak
         while not done.wait(SAMPLE_S):
-            try:
+            with suppress(MemoryError, OSError):  # at the limit there may be no memory to look with
                 peak = max(peak, data_bytes())
-            except (MemoryError, OSError):
-                missed += 1  # at the limit there may be no memory to look with
 
     looker = threading.Thread(target=look, daemon=True)
     looker.start()
@@ -257,7 +254,7 @@ def _peak(device: torch.device, base: int, action: Callable[[], object]) -> tupl
     finally:
         done.set()
         looker.join()
-    return peak, 0, missed
+    return peak, 0
 
 
 if __name__ == "__main__":

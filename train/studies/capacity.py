@@ -5,9 +5,10 @@
 
 A network of 3 x 3 convolutions and linear layers with input (16, 64, 112, 112) grows, in the proportion of
 --convolutions to --linears, until it no longer fits; each attempt is a process of its own. The first network
-that does not fit is then split over two devices, and the split that balances memory or time is searched. On a
-CPU, a memory limit that the kernel enforces (--memory-limit, which includes the interpreter) represents a
-device, and two processes with such a limit represent two.
+that does not fit is then split over two devices, and the split that balances memory or time is searched. With
+--network these networks alone are tried, and those that do not fit are split. On a CPU, a memory limit that
+the kernel enforces (--memory-limit, which includes the interpreter) represents a device, and two processes
+with such a limit represent two.
 """
 
 import argparse
@@ -22,7 +23,6 @@ from typing import TypeVar
 import torch
 
 from jobs import by_hand
-from jobs.by_hand import Recorder
 from jobs.failures import Ended
 from profiling.errors import UserError, run_command
 from train.device import device_name, says_out_of_memory
@@ -31,10 +31,11 @@ from train.studies.attempt import Attempt, Task
 
 BATCH, IMAGE_SIZE = 16, 112
 BATCH_ON_CPU, IMAGE_SIZE_ON_CPU, LIMIT_ON_CPU = 4, 56, "1GiB"
-_Tried = TypeVar("_Tried")
 TRY_S = 1800.0  # that a try may take
 MOST_LAYERS = 1 << 16
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
+Network = tuple[int, int]  # convolutions, linear layers
+_Tried = TypeVar("_Tried")
 
 
 def main() -> None:
@@ -42,6 +43,8 @@ def main() -> None:
     add, whole = parser.add_argument, common.whole
     add("--convolutions", type=whole, metavar="N", default=8, help="convolutions to start with [8]")
     add("--linears", type=whole, metavar="N", default=8, help="linear layers to start with [8]")
+    add("--network", type=network_of, action="append", metavar="C+L",
+        help="try C convolutions and L linear layers instead of searching; repeatable")  # fmt: skip
     add("--memory-limit", type=size, metavar="SIZE",
         help=f"memory of a device, e.g. 2GiB [a GPU's own memory; on a CPU {LIMIT_ON_CPU}]")  # fmt: skip
     add("--balance", choices=("memory", "time"), default="memory", help="what a split balances [memory]")
@@ -51,17 +54,25 @@ def main() -> None:
         raise UserError("--convolutions and --linears are both 0: there is no network")
     (device,) = common.devices(arguments.device)
     gpu = device.type == "cuda"
-    names = _device_names(arguments, gpu)
+    if not gpu and not sys.platform.startswith("linux"):
+        raise UserError("on a CPU this study needs Linux, whose kernel enforces the limit of memory")
+    here = torch.cuda.device_count() if gpu else 2
+    count = arguments.devices or min(here, 2)
+    if count > here:
+        raise UserError(f"--devices {count}: there is no second GPU here; use --devices 1")
+    names = [device_name(torch.device("cuda", number)) if gpu else "cpu" for number in range(count)]
     arguments.batch = arguments.batch or (BATCH if gpu else BATCH_ON_CPU)
     arguments.image_size = arguments.image_size or (IMAGE_SIZE if gpu else IMAGE_SIZE_ON_CPU)
     if not gpu and arguments.memory_limit is None:
         arguments.memory_limit = size(LIMIT_ON_CPU)
-    recorder = common.start("capacity", arguments, [device])
-    capacity = Capacity(recorder, arguments, names)
-    above = capacity.grow()
-    if len(names) > 1:
-        capacity.split(above)
-    common.finish(recorder, arguments)
+    capacity = Capacity(common.Study("capacity", arguments, [device]), names)
+    if arguments.network:
+        above = [network for network in dict.fromkeys(arguments.network) if not capacity.fits(network)]
+    else:
+        above = [capacity.grow()]
+    for network in above if count > 1 else ():
+        capacity.split(network)
+    capacity.study.finish()
 
 
 def size(text: str) -> int:
@@ -72,16 +83,12 @@ def size(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
-def _device_names(arguments: argparse.Namespace, gpu: bool) -> list[str]:
-    """The devices to lay a network over, as tables call them."""
-    if not gpu:
-        if not sys.platform.startswith("linux"):
-            raise UserError("on a CPU this study needs Linux, whose kernel enforces the limit of memory")
-        return ["cpu"] * (arguments.devices or 2)
-    count = torch.cuda.device_count()
-    if arguments.devices and arguments.devices > count:
-        raise UserError(f"--devices {arguments.devices}: there is no second GPU here; use --devices 1")
-    return [device_name(torch.device("cuda", number)) for number in range(min(count, arguments.devices or 2))]
+def network_of(text: str) -> Network:
+    """``18+19``: convolutions and linear layers."""
+    match = re.fullmatch(r"(\d{1,5})\+(\d{1,5})", text)
+    if not match or not 0 < int(match[1]) + int(match[2]) <= MOST_LAYERS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no network; use e.g. 18+19")
+    return int(match[1]), int(match[2])
 
 
 class Capacity:
@@ -91,27 +98,31 @@ class Capacity:
         names: of the devices.
     """
 
-    def __init__(self, recorder: Recorder, arguments: argparse.Namespace, names: list[str]) -> None:
-        self.recorder, self.arguments, self.names = recorder, arguments, names
+    def __init__(self, study: common.Study, names: list[str]) -> None:
+        self.study, self.flags, self.names = study, study.arguments, names
+        self.tried: dict[Network, Attempt] = {}
 
-    def grow(self) -> int:
-        """The layers of the smallest network that does not fit in one device."""
-        tried: dict[int, Attempt] = {}
+    def fits(self, network: Network) -> bool:
+        """Whether it fits in one device."""
+        if network not in self.tried:
+            (self.tried[network],) = sides = self._attempt(network)
+            self._record(network, None, sides)
+        return self.tried[network].fits
 
-        def fits(layers: int) -> bool:
-            if layers not in tried:
-                (tried[layers],) = sides = self._attempt(layers)
-                self._record(layers, None, sides)
-            return tried[layers].fits
+    def grow(self) -> Network:
+        """The smallest network of the flags' proportion that does not fit in one device."""
 
-        start = min(self.arguments.convolutions + self.arguments.linears, MOST_LAYERS // 2)
-        if fits(start) and fits(2 * start):
+        def of(layers: int) -> Network:
+            return proportion(layers, self.flags.convolutions, self.flags.linears)
+
+        start = min(self.flags.convolutions + self.flags.linears, MOST_LAYERS // 2)
+        if self.fits(of(start)) and self.fits(of(2 * start)):
             # Memory grows with the layers: those of two networks tell how many fill the device.
-            few, more = tried[start], tried[2 * start]
+            few, more = self.tried[of(start)], self.tried[of(2 * start)]
             taken = more.peak + more.held
             a_layer = (taken - few.peak - few.held) / start
             start = 2 * start + int((more.limit - taken) / a_layer) if a_layer > 0 else 4 * start
-        below, above = boundary(fits, start)
+        below, above = boundary(lambda layers: self.fits(of(layers)), start)
         if below == 0:
             raise UserError(
                 "not even one layer fits in the device; give a larger --memory-limit, or a smaller --batch "
@@ -119,25 +130,25 @@ class Capacity:
             )
         if above > MOST_LAYERS:
             raise UserError(f"{below} layers still fit; give a larger --batch or a smaller --memory-limit")
-        return above
+        return of(above)
 
-    def split(self, layers: int) -> None:
+    def split(self, network: Network) -> None:
         """The split of a network that balances memory or time."""
 
         def attempt(place: int) -> tuple[list[Attempt], float]:
-            sides = self._attempt(layers, place)
+            sides = self._attempt(network, place)
             fit = [side.fits for side in sides]
             if not all(fit):
                 return sides, math.nan if not any(fit) else math.inf if fit[1] else -math.inf
-            by_time = self.arguments.balance == "time"
+            by_time = self.flags.balance == "time"
             first, second = (side.own_ns if by_time else side.peak - side.base for side in sides)
             return sides, first - second
 
-        best, tried = balance(attempt, layers // 2, layers - 1)
+        best, tried = balance(attempt, sum(network) // 2, sum(network) - 1)
         for place, sides in tried.items():
-            self._record(layers, place, sides, place == best)
+            self._record(network, place, sides, place == best)
 
-    def _attempt(self, layers: int, place: int | None = None) -> list[Attempt]:
+    def _attempt(self, network: Network, place: int | None = None) -> list[Attempt]:
         """Try a network in fresh processes, one a device; their answers.
 
         Args:
@@ -146,14 +157,14 @@ class Capacity:
         Raises:
             UserError: a process failed for want of something else than memory, or its limit holds nothing.
         """
-        flags, stages = self.arguments, stages_of(layers, place)
+        flags, stages, directory = self.flags, stages_of(network, place), self.study.recorder.directory
         # In a folder of its own: --out may hold what is not ours.
-        self.recorder.directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="try-", dir=self.recorder.directory.absolute()) as name:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="try-", dir=directory.absolute()) as name:
             folder, commands = Path(name), []
             for rank, (first, last) in enumerate(stages):
                 task = Task(
-                    convolutions=self._network(layers)[0], first=first, last=last, batch=flags.batch,
+                    convolutions=network[0], first=first, last=last, batch=flags.batch,
                     image_size=flags.image_size, device="cpu" if self.names[0] == "cpu" else f"cuda:{rank}",
                     limit_bytes=flags.memory_limit or 0, warmup=flags.warmup, repetitions=flags.repetitions,
                     threads=flags.threads or 0, seed=flags.seed, answer=folder / f"{rank}.answer", rank=rank,
@@ -161,51 +172,47 @@ class Capacity:
                 )  # fmt: skip
                 (folder / f"{rank}.json").write_text(task.model_dump_json())
                 commands.append(["-m", "train.studies.attempt", str(folder / f"{rank}.json")])
-            ended, printed = by_hand.run_fresh(commands, self.recorder.directory, TRY_S)
+            ended, printed = by_hand.run_fresh(commands, directory, TRY_S)
             paths = [folder / f"{rank}.answer" for rank in range(len(stages))]
             answers = [
                 Attempt.model_validate_json(path.read_bytes()) if path.exists() else None for path in paths
             ]
         base = max((answer.base for answer in answers if answer and answer.base >= answer.limit), default=0)
         if base:
+            limit = flags.memory_limit / (1 << 20)
             raise UserError(
-                f"--memory-limit {_mib(flags.memory_limit)} is too small for the interpreter and PyTorch "
-                f"alone, which take {_mib(base)}"
+                f"--memory-limit {limit:.0f} MiB is too small for the interpreter and PyTorch alone, which "
+                f"take {base / (1 << 20):.0f} MiB"
             )
         return judged(answers, ended, printed)
 
-    def _network(self, layers: int) -> tuple[int, int]:
-        return proportion(layers, self.arguments.convolutions, self.arguments.linears)
-
     def _record(
-        self, layers: int, place: int | None, sides: list[Attempt], chosen: bool | None = None
+        self, network: Network, place: int | None, sides: list[Attempt], chosen: bool | None = None
     ) -> None:
-        network = self._network(layers)
-        for rank, (side, (first, last)) in enumerate(zip(sides, stages_of(layers, place), strict=True)):
+        recorder = self.study.recorder
+        for rank, (side, (first, last)) in enumerate(zip(sides, stages_of(network, place), strict=True)):
             case, device = "{}+{}".format(*network), self.names[rank]
             if place is not None:
                 case, device = f"{case} split after {place}", f"{device}, device {rank}"
-                self.recorder.quantity(case, device, "chosen", chosen)
-            self.recorder.quantity(case, device, "fits", side.fits, side.reason)
-            self.recorder.case(
+                recorder.quantity(case, device, "chosen", chosen)
+            recorder.quantity(case, device, "fits", side.fits, side.reason)
+            recorder.case(
                 case, device, side.durations_ns, convolutions=max(0, min(last, network[0]) - first),
                 linears=max(0, last - max(first, network[0])), limit_bytes=side.limit or None,
                 base_bytes=side.base or None, peak_bytes=side.peak or None,
                 held_bytes=side.held if side.fits else side.held or None,
             )  # fmt: skip
-            if side.missed:
-                self.recorder.find("uncertain", figure="peak memory", why=f"{side.missed} readings failed")
 
 
 # --- searches, of which each try costs a process -------------------------------------------------------
 
 
-def stages_of(layers: int, place: int | None) -> list[tuple[int, int]]:
+def stages_of(network: Network, place: int | None) -> list[tuple[int, int]]:
     """(the first layer, the next stage's first) of each stage of a network that is split, or not."""
-    return [(0, layers)] if place is None else [(0, place), (place, layers)]
+    return [(0, sum(network))] if place is None else [(0, place), (place, sum(network))]
 
 
-def proportion(layers: int, convolutions: int, linears: int) -> tuple[int, int]:
+def proportion(layers: int, convolutions: int, linears: int) -> Network:
     """``layers`` divided into convolutions and linear layers, the latter rounded up."""
     share = layers * convolutions // (convolutions + linears)
     return share, layers - share
@@ -276,10 +283,6 @@ def judged(answers: list[Attempt | None], ended: Ended, printed: str) -> list[At
         answer or (left if wanting or ended.process not in (None, rank) else died)
         for rank, answer in enumerate(answers)
     ]
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{size_bytes / (1 << 20):.0f} MiB"
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 """The frame of the single-node studies: flags, timing in turns, memory, and the end.
 
-A study records what it measures in a :class:`jobs.by_hand.Recorder`. It times its cases with
-:func:`time_cases`, and ends with :func:`finish`, which writes the result and becomes the command that prints
-the answer.
+A study takes its flags from :func:`study_parser`, and what it does to its devices through :class:`Study`,
+which records what is measured, and at the end becomes the command that prints the answer.
 """
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from jobs import by_hand
 from jobs.by_hand import Recorder
 from jobs.flags import add_format_flags, make_parser
 from profiling.errors import UserError
-from profiling.step_clock import Clock
+from profiling.step_clock import Clock, open_clock
+from train.device import is_out_of_memory
 
 # The stages of a repetition, in order: the first takes nothing, each other what the one before it returned.
 Stages = Sequence[Callable[..., Any]]
@@ -81,17 +82,37 @@ def prepare(arguments: Any) -> None:
     torch.manual_seed(arguments.seed)
 
 
-def start(study: str, arguments: argparse.Namespace, used: Sequence[torch.device]) -> Recorder:
-    """The recorder of a study on these devices, with threads and seed set."""
-    prepare(arguments)
-    kind = "gpu" if any(device.type == "cuda" for device in used) else "cpu"
-    return Recorder(study, vars(arguments), by_hand.new_study(study, kind, arguments.out))
+class Study:
+    """A study at work on these devices, with threads and seed set."""
 
+    def __init__(self, name: str, arguments: argparse.Namespace, used: Sequence[torch.device]) -> None:
+        prepare(arguments)
+        kind = "gpu" if any(device.type == "cuda" for device in used) else "cpu"
+        self.arguments = arguments
+        self.recorder = Recorder(name, vars(arguments), by_hand.new_study(name, kind, arguments.out))
 
-def finish(recorder: Recorder, arguments: argparse.Namespace) -> None:
-    """Write the result and become the command that prints it; does not return."""
-    recorder.write(arguments.warmup, arguments.repetitions)
-    by_hand.answer_study(recorder.directory, arguments.format, arguments.output)
+    def time(
+        self, device: torch.device, cases: Mapping[str, Stages], stages: Sequence[str]
+    ) -> dict[str, dict[str, np.ndarray]]:
+        """:func:`time_cases`, as often as the flags say."""
+        flags = self.arguments
+        return time_cases(cases, stages, flags.warmup, flags.repetitions, open_clock(device.type))
+
+    @contextmanager
+    def within_memory(self, case: str) -> Iterator[None]:
+        """What needs more memory than there is becomes a finding."""
+        try:
+            yield
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            self.recorder.find("case_out_of_memory", case=case)
+
+    def finish(self) -> None:
+        """Write the result and become the command that prints it; does not return."""
+        flags = self.arguments
+        self.recorder.write(flags.warmup, flags.repetitions)
+        by_hand.answer_study(self.recorder.directory, flags.format, flags.output)
 
 
 # --- timing -------------------------------------------------------------------------------------------

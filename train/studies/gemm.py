@@ -14,12 +14,13 @@ and there are N steps. The default --batch is 64 on a GPU and 16 on a CPU; witho
 import torch
 from torch.nn import functional
 
-from profiling.errors import UserError, run_command
-from profiling.step_clock import open_clock
-from train.device import device_name, is_out_of_memory
+from profiling.errors import run_command
+from train.calibrate import gemm_rate
+from train.device import device_name
 from train.studies import common
 
 BATCH, BATCH_ON_CPU = 64, 16
+PEAK_S = 0.3  # of measuring the peak
 HIDDEN = (128, 512, 1024)
 GATES, STEPS = 4, 16
 SEPARATE, MERGED = "separate", "merged"
@@ -34,44 +35,32 @@ def main() -> None:
     arguments = parser.parse_args()
     rows, gates = arguments.image_size, arguments.gates
     devices = common.devices(arguments.device, both=True)
-    recorder = common.start("gemm", arguments, devices)
+    study = common.Study("gemm", arguments, devices)
     for device in devices:
         name = device_name(device)
+        study.recorder.quantity("peaks", name, "flops_per_s", gemm_rate(device, "fp32", PEAK_S))
         batch = arguments.batch or (BATCH_ON_CPU if device.type == "cpu" else BATCH)
         for hidden in dict.fromkeys(arguments.hidden or HIDDEN):
             inputs, steps = 3 * rows if rows else hidden, arguments.steps or rows or STEPS
-            try:
+            with study.within_memory(f"hidden {hidden}, batch {batch} on {name}"):
                 products = Products(batch, inputs, hidden, gates, steps, device)
                 # Sums in another order may differ in their last digits.
                 difference = float((torch.cat(products.separate(), dim=1) - products.merged()).abs().max())
                 cases: dict[str, common.Stages] = {
                     f"{hidden} {SEPARATE}": [products.separate], f"{hidden} {MERGED}": [products.merged],
                 }  # fmt: skip
-                clock = open_clock(device.type)
-                timed = common.time_cases(cases, ["forward"], arguments.warmup, arguments.repetitions, clock)
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                raise UserError(
-                    f"--hidden {hidden} with batch {batch} does not fit on {name}; give smaller ones"
-                ) from None
-            for case in cases:
-                recorder.case(
-                    case, name, timed[case], products=steps * (1 if case.endswith(MERGED) else gates),
-                    inputs=inputs, hidden=hidden, batch=batch, gates=gates, steps=steps,
-                    flops=2.0 * batch * inputs * hidden * gates * steps,
-                    same_output=difference < 1e-2, largest_difference=difference,
-                )  # fmt: skip
-    common.finish(recorder, arguments)
+                for case, timed in study.time(device, cases, ["forward"]).items():
+                    study.recorder.case(
+                        case, name, timed, products=steps * (1 if case.endswith(MERGED) else gates),
+                        inputs=inputs, hidden=hidden, batch=batch, gates=gates, steps=steps,
+                        flops=2.0 * batch * inputs * hidden * gates * steps,
+                        same_output=difference < 1e-2, largest_difference=difference,
+                    )  # fmt: skip
+    study.finish()
 
 
 class Products:
-    """The products of a recurrent layer's gates with its inputs.
-
-    Args:
-        inputs: number of values that a step reads.
-        steps: in time; each has an input of its own, so that none can wait in a cache for the next.
-    """
+    """The products of a recurrent layer's gates with its inputs, one a step: none waits in a cache."""
 
     def __init__(
         self, batch: int, inputs: int, hidden: int, gates: int, steps: int, device: torch.device

@@ -26,10 +26,9 @@ from profiling.cost.operators import Cost, operator_cost
 from profiling.cost.shapes import Inputs, Tensor
 from profiling.errors import UserError, did_you_mean, run_command
 from profiling.schemas import PASSES
-from profiling.step_clock import open_clock
 from train import energy
 from train.calibrate import copy_rate, gemm_rate
-from train.device import device_name, is_out_of_memory
+from train.device import device_name
 from train.studies import common
 
 LAYERS = (
@@ -54,9 +53,9 @@ def main() -> None:
     specs = specs_of(arguments, device.type)
     for spec in specs:
         check(spec)
-    recorder = common.start("layers", arguments, [device])
-    measure(recorder, specs, device, arguments.warmup, arguments.repetitions)
-    common.finish(recorder, arguments)
+    study = common.Study("layers", arguments, [device])
+    measure(study, specs, device)
+    study.finish()
 
 
 # --- layers by name -----------------------------------------------------------------------------------
@@ -179,13 +178,11 @@ class Passes:
             torch.cuda.synchronize(self.device)
 
 
-def measure(
-    recorder: Recorder, specs: list[LayerSpec], device: torch.device, warmup: int, repetitions: int
-) -> None:
+def measure(study: common.Study, specs: list[LayerSpec], device: torch.device) -> None:
     """Measure each layer on a device, and the device's peaks."""
     # Figures of fp32 stand beside the peak of fp32.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    name = device_name(device)
+    recorder, name = study.recorder, device_name(device)
     torch.ones(1, device=device)  # makes a GPU's context, whose power is that of the idle device, too
     meter, note = energy.open_meter(device)
     idle_w: list[float] = []
@@ -201,30 +198,23 @@ def measure(
     recorder.quantity("peaks", name, "bytes_per_s", copy_rate(device, PEAK_S), "a copy, measured")
     for spec in specs:
         case = str(spec)
-        try:
+        with study.within_memory(f"{case} on {name}"):
             passes = Passes(spec, device)
             stages: common.Stages = [passes.forward, passes.backward]
-            clock = open_clock(device.type)
-            timed = common.time_cases({case: stages}, PASSES, warmup, repetitions, clock)[case]
+            timed = study.time(device, {case: stages}, PASSES)[case]
             passes.drop_gradients()  # what is freed must have been allocated while it was counted
             peak, retained = common.peak_and_retained(device, passes.forward, passes.backward)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            recorder.quantity(case, name, "peak_memory_bytes", None, "out of memory")
-            recorder.find("case_out_of_memory", case=f"{case} on {name}")
-            continue
-        theory = Passes(spec, torch.device("meta"))
-        forward, backward, unknown = count(theory.forward, theory.backward)
-        recorder.case(
-            case, name, timed, peak_memory_bytes=peak, retained_memory_bytes=retained,
-            forward_flops=forward.flops, forward_bytes=forward.bytes, backward_flops=backward.flops,
-            backward_bytes=backward.bytes,
-        )  # fmt: skip
-        if unknown:
-            recorder.find("flops_missing", what=sorted(unknown), n=len(unknown), case=case)
-        if meter and idle_w:
-            measure_power(recorder, case, name, passes, meter, idle_w)
+            theory = Passes(spec, torch.device("meta"))
+            forward, backward, unknown = count(theory.forward, theory.backward)
+            recorder.case(
+                case, name, timed, peak_memory_bytes=peak, retained_memory_bytes=retained,
+                forward_flops=forward.flops, forward_bytes=forward.bytes, backward_flops=backward.flops,
+                backward_bytes=backward.bytes,
+            )  # fmt: skip
+            if unknown:
+                recorder.find("flops_missing", what=sorted(unknown), n=len(unknown), case=case)
+            if meter and idle_w:
+                measure_power(recorder, case, name, passes, meter, idle_w)
 
 
 def measure_power(

@@ -9,15 +9,13 @@ ones become 0; but ReLU after the pooling has a quarter of the elements to proce
 --batch is 128 on a GPU and 4 on a CPU; without --device both are measured.
 """
 
-import numpy as np
 import torch
 from torch import fx, nn
 from torch.nn import functional
 
 from profiling.errors import UserError, run_command
 from profiling.schemas import PASSES
-from profiling.step_clock import open_clock
-from train.device import device_name, is_out_of_memory
+from train.device import device_name
 from train.models import build_model, check_images
 from train.studies import common
 
@@ -40,24 +38,15 @@ def main() -> None:
     arguments = parser.parse_args()
     devices = common.devices(arguments.device, both=True)
     image_size = arguments.image_size or IMAGE_SIZE
-    recorder = common.start("order", arguments, devices)
+    study = common.Study("order", arguments, devices)
     models = in_both_orders(build_model(arguments.model, CLASSES), arguments.model)
     batches = [arguments.batch or (BATCH_ON_CPU if device.type == "cpu" else BATCH) for device in devices]
     for batch in dict.fromkeys(batches):
         check_images(arguments.model, image_size, batch, CLASSES)
     for device, batch in zip(devices, batches, strict=True):
-        name = device_name(device)
-        try:
-            # All is measured before any is noted: a device whose memory does not suffice for all has no row.
-            cases = measure(models, device, batch, image_size, arguments.warmup, arguments.repetitions)
-        except (RuntimeError, MemoryError, ValueError, TypeError, AssertionError) as error:
-            if not is_out_of_memory(error):
-                raise UserError(f"{arguments.model}: {' '.join(str(error).split())[:200]}") from None
-            recorder.find("case_out_of_memory", case=f"batch {batch} on {name}")
-            continue
-        for case, (timed, figures) in cases.items():
-            recorder.case(case, name, timed, batch=batch, image_size=image_size, **figures)
-    common.finish(recorder, arguments)
+        with study.within_memory(f"batch {batch} on {device_name(device)}"):
+            measure(study, models, device, batch, image_size)
+    study.finish()
 
 
 # --- rewriting ----------------------------------------------------------------------------------------
@@ -122,10 +111,12 @@ def put_first(model: fx.GraphModule, first: str) -> int:
 
 
 def measure(
-    models: dict[str, fx.GraphModule], device: torch.device, batch: int, image_size: int, warmup: int,
-    repetitions: int,
-) -> dict[str, tuple[dict[str, np.ndarray], dict[str, float]]]:  # fmt: skip
-    """Of each order on a device: durations of both passes, timed in turns, and the other figures."""
+    study: common.Study, models: dict[str, fx.GraphModule], device: torch.device, batch: int, image_size: int
+) -> None:
+    """Durations of both passes of each order, timed in turns, and the other figures.
+
+    All is measured before any is noted: a device whose memory does not suffice for all has no row.
+    """
     with torch.device(device):
         images = torch.randn(batch, 3, image_size, image_size)
         labels = torch.randint(CLASSES, (batch,))
@@ -135,13 +126,15 @@ def measure(
     del first, second
     steps = {case: Step(model.train(), images, labels) for case, model in models.items()}
     stages: dict[str, common.Stages] = {case: [step.forward, step.backward] for case, step in steps.items()}
-    timed = common.time_cases(stages, PASSES, warmup, repetitions, open_clock(device.type))
-    figures = {}
+    timed = study.time(device, stages, PASSES)
+    figures: dict[str, dict[str, float]] = {}
     for case, step in steps.items():
         step.model.zero_grad()
         peak, _ = common.peak_and_retained(device, step.forward, step.backward)
         parameters = {tensor.untyped_storage().data_ptr() for tensor in step.model.parameters()}
         figures[case] = {
+            "batch": batch,
+            "image_size": image_size,
             "pairs": len(pairs(step.model)),
             "activation_memory_bytes": common.saved_bytes(step.forward, parameters),
             "peak_memory_bytes": peak,
@@ -149,7 +142,8 @@ def measure(
             "largest_difference": difference,
         }
         step.model.zero_grad()
-    return {case: (timed[case], figures[case]) for case in steps}
+    for case, of_case in figures.items():
+        study.recorder.case(case, device_name(device), timed[case], **of_case)
 
 
 class Step:

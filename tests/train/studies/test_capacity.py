@@ -3,7 +3,6 @@
 import argparse
 import re
 import sys
-import threading
 
 import pytest
 import torch
@@ -61,16 +60,19 @@ def test_a_side_that_does_not_fit_moves_the_split():
 def test_two_small_networks_tell_how_many_layers_fill_a_device(tmp_path, monkeypatch, largest):
     """Each try is a process, and of 80 GB one that trains for seconds: doubling and halving took 18."""
     flags = argparse.Namespace(convolutions=8, linears=8)
-    study = capacity.Capacity(by_hand.Recorder("capacity", {}, tmp_path), flags, ["gpu"])
+    study = capacity.Capacity(
+        argparse.Namespace(arguments=flags, recorder=by_hand.Recorder("capacity", {}, tmp_path)), ["gpu"]
+    )
     asked, limit = [], 700 + (1551 if largest > 20 else largest) * 52
 
-    def attempt(layers, place=None):
+    def attempt(network, place=None):
+        layers = sum(network)
         asked.append(layers)
         sizes = {"limit": limit, "base": 500, "peak": 700 + 50 * layers, "held": 2 * layers}
         return [FITS.model_copy(update=sizes) if layers <= largest else FAILS]
 
     monkeypatch.setattr(study, "_attempt", attempt)
-    assert study.grow() == largest + 1
+    assert sum(study.grow()) == largest + 1
     assert asked[0] == 16 and len(asked) == len(set(asked)) <= 10
 
 
@@ -98,6 +100,10 @@ def test_sizes_are_read_with_their_units():
     for wrong in ("", "2 parsecs", "-1GiB", "0"):
         with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
             capacity.size(wrong)
+    assert capacity.network_of("18+19") == (18, 19)
+    for wrong in ("18", "0+0", "1+99999", "a+b"):
+        with pytest.raises(argparse.ArgumentTypeError, match="is no network"):
+            capacity.network_of(wrong)
 
 
 @pytest.mark.parametrize(
@@ -133,22 +139,6 @@ def test_a_limit_is_set_within_the_hard_one(monkeypatch):
     assert limits == [(2 << 40, hard), (hard, hard)]
 
 
-def test_readings_that_failed_for_lack_of_memory_are_counted(monkeypatch):
-    readings, enough = iter([100, 300, MemoryError(), OSError(), 200]), threading.Event()
-
-    def read():
-        value = next(readings, None)
-        if value is None:
-            enough.set()
-            return 0
-        if isinstance(value, Exception):
-            raise value
-        return value
-
-    monkeypatch.setattr(attempt, "data_bytes", read)
-    assert attempt._peak(torch.device("cpu"), 0, lambda: enough.wait(30)) == (300, 0, 2)
-
-
 def test_a_gpus_own_memory_is_its_limit(gpu):
     device = torch.device("cuda", 0)
     # Of 10 GiB that are taken the allocator has 2, with which it must not exceed what the others leave.
@@ -156,7 +146,7 @@ def test_a_gpus_own_memory_is_its_limit(gpu):
     assert attempt._limited(device, 100 * GIB) == (8 * GIB, 80 * GIB) and not gpu
     assert attempt._limited(device, 40 * GIB) == (8 * GIB, 40 * GIB) and gpu == [32 / 80]
     assert attempt._limited(device, 4 * GIB) == (8 * GIB, 4 * GIB) and gpu == [32 / 80]  # too small
-    assert attempt._peak(device, 8 * GIB, lambda: None) == (13 * GIB, 2 * GIB, 0)
+    assert attempt._peak(device, 8 * GIB, lambda: None) == (13 * GIB, 2 * GIB)
 
 
 @pytest.mark.wide

@@ -26,6 +26,8 @@ def test_products_that_are_merged_are_the_same(answer_of, flags, inputs, hidden,
     flops = 2 * batch * inputs * hidden * 4 * steps
     assert float(merged["flops_per_s"]) == pytest.approx(flops / float(merged["time_ms"]) * 1e3)
     assert float(merged["speedup"]) > 0 and separate["speedup"] == ""
+    at_peak = float(merged["time_at_peak_ms"]) / float(merged["time_ms"])
+    assert float(merged["peak_pct"]) == pytest.approx(100 * at_peak)
 
 
 def test_a_size_that_is_none_is_one_line(monkeypatch):
