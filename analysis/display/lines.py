@@ -26,6 +26,8 @@ from analysis.display.plots import (
     escaped,
     is_drawn,
     layout,
+    log_axis,
+    outlined,
     plain_numbers,
 )
 from jobs.run_fields import FACTOR
@@ -234,13 +236,21 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> F
         traces.append(_entry(name, encoding.dash, level, "legend2", look))
     counts = axis_of_counts(points[axes.x], axes.x_title)
     whole = _layout(axes.title, counts, axes.unit, facts, encoding, name)
-    for axis in (whole[name] for name in whole if name.startswith("yaxis") and axes is EFFICIENCY):
-        axis |= {"tick0": 0, "dtick": 50}  # ticks at 0, 50 and 100 %
-    if f"{axes.y}_high" in points:
-        highest = max([points[axes.y].max(), *(y for trace in ideal for y in trace["y"])])
-        if top := axis_end(highest, points[f"{axes.y}_high"]):
-            for axis in (whole[name] for name in whole if name.startswith("yaxis")):
-                axis["range"] = [0, top]
+    yaxes = [whole[name] for name in whole if name.startswith("yaxis")]
+    highest = max([points[axes.y].max(), *(y for trace in ideal for y in trace["y"])])
+    if (
+        axes is THROUGHPUT and points[axes.x].nunique() > 1
+    ):  # as its x axis, so that ideal scaling is straight
+        of_log = log_axis(axes.unit, points[axes.y].min(), highest)
+        del of_log["title"]  # only the panels on the left have it
+        for axis in yaxes:
+            axis |= of_log
+    elif top := axis_end(highest, points.get(f"{axes.y}_high", pd.Series(dtype=float))):
+        for axis in yaxes:
+            axis["range"] = [0, top]
+    if axes is EFFICIENCY:
+        for axis in yaxes:
+            axis |= {"tick0": 0, "dtick": 50}  # ticks at 0, 50 and 100 %
     return {"data": [*traces, *ideal], "layout": whole}
 
 
@@ -326,7 +336,7 @@ def _ideal(
             "x": trace["x"],
             "y": [trace["y"][0] * x / trace["x"][0] for x in trace["x"]],
             "name": f"{trace['name']}, ideal",
-            "line": {"dash": "dot", "color": trace["line"]["color"], "width": 1},
+            "line": {"dash": "dash", "color": trace["line"]["color"], "width": 1.5},
             **look, **{key: trace[key] for key in ("xaxis", "yaxis", "meta", "legendgroup")},
         }
         for trace in drawn
@@ -363,7 +373,7 @@ def stacked(
             new = all(one["name"] != words for one in traces)
             bar: dict[str, Any] = {
                 "type": "bar",
-                "marker": {"color": colours[part]},
+                "marker": outlined(colours[part]),
                 "showlegend": new,
                 "legendgroup": words,
             }

@@ -1,45 +1,55 @@
 """Draw a table as a plotly figure: plain data of ``data`` and ``layout``, with colours for both schemes.
 
-Hues are Okabe and Ito's, which colour-blind readers tell apart. Each colour has a contrast of 3:1 or more to
-what it stands on (WCAG 2.2, 1.4.11): where theirs is too pale for white paper, it is darker here. Series
-differ in symbol and dash as well as in colour.
+Hues are Okabe and Ito's, and Tol's wine and indigo, which colour-blind readers tell apart and which print.
+Lines have a contrast of 3:1 or more to what they stand on (WCAG 2.2, 1.4.11), and differ in symbol and dash
+as well; bars may be paler, as they have an outline. A concept has one colour everywhere (:data:`CONCEPTS`).
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import cycle
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-BLUE, GREEN, VERMILLION, OLIVE = "#0072B2", "#009E73", "#D55E00", "#8A8A00"
-PINK, GREY = "#CC79A7", "#7F7F7F"
-BROWN, SKY, YELLOW = "#8A5A00", "#2F93CC", "#A39700"
-WINE, BLACK = "#882255", "#000000"
-DARK_GREY, MID_GREY, PALE_GREY = "#636363", "#767676", "#949494"
+BLUE, GREEN, VERMILLION, ORANGE, YELLOW = "#0072B2", "#009E73", "#D55E00", "#E69F00", "#F0E442"
+PINK, SKY, WINE, INDIGO, BROWN, BLACK = "#CC79A7", "#2F93CC", "#882255", "#332288", "#8A5A00", "#000000"
+DARK_GREY, GREY, MID_GREY, PALE_GREY, WHITE = "#636363", "#7F7F7F", "#767676", "#BBBBBB", "#F2F2F2"
 # Colour on white -> on a dark screen, where it is another one.
 ON_DARK = {
-    BROWN: "#E69F00", SKY: "#56B4E9", YELLOW: "#F0E442", WINE: "#C2557F", BLACK: "#E6EDF3",
-    DARK_GREY: "#8C8C8C", MID_GREY: "#AAAAAA", PALE_GREY: "#CCCCCC",
+    SKY: "#56B4E9", WINE: "#C2557F", INDIGO: "#8F7FE8", BROWN: "#B98A3C", BLACK: "#E6EDF3",
+    DARK_GREY: "#8C8C8C", MID_GREY: "#AAAAAA", PALE_GREY: "#CCCCCC", WHITE: "#3A3F47",
 }  # fmt: skip
-EVERY = (
-    BLUE, GREEN, VERMILLION, OLIVE, PINK, GREY, BROWN, SKY, YELLOW, WINE, BLACK, DARK_GREY, MID_GREY,
-    PALE_GREY,
-)  # fmt: skip
-PALETTE = (BLUE, BROWN, GREEN, PINK, SKY, VERMILLION, OLIVE, GREY)
+PALETTE = (BLUE, VERMILLION, GREEN, WINE, SKY, PINK, BLACK, GREY)  # of lines
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "hexagon")
-STAGE_COLOURS = {"load": BROWN, "forward": SKY, "backward": BLUE, "update": GREEN}
+# What a step consists of, and kernels by class. What is not seen together may share a colour.
+CONCEPTS = {
+    "computation": BLUE, "transfer": VERMILLION, "wait": ORANGE, "communication": WINE, "data": GREEN,
+    "copies": PINK, "own code": BROWN, "idle": MID_GREY, "idle, host": DARK_GREY, "idle, other": PALE_GREY,
+    "forward": SKY, "backward": INDIGO, "update": YELLOW, "hidden": WHITE, "unattributed": BLACK,
+}  # fmt: skip
+STAGE_COLOURS = {
+    "load": CONCEPTS["data"], "forward": CONCEPTS["forward"], "backward": CONCEPTS["backward"],
+    "update": CONCEPTS["update"], "other": CONCEPTS["own code"],
+}  # fmt: skip
 PART_COLOURS = {
-    "compute": BLUE,
-    "exposed_transfer": VERMILLION,
-    "exposed_wait": YELLOW,
-    "exposed_communication": WINE,  # of runs whose communication is not split
-    "exposed_loader": BROWN,
-    "exposed_copies": PINK,
-    "idle_host_bound": DARK_GREY,
-    "idle_other": PALE_GREY,
-    "idle": MID_GREY,  # of runs whose idle time is not split
+    "compute": CONCEPTS["computation"],
+    "exposed_transfer": CONCEPTS["transfer"],
+    "exposed_wait": CONCEPTS["wait"],
+    "exposed_communication": CONCEPTS["communication"],  # of runs whose communication is not split
+    "exposed_loader": CONCEPTS["data"],
+    "exposed_copies": CONCEPTS["copies"],
+    "idle_host_bound": CONCEPTS["idle, host"],
+    "idle_other": CONCEPTS["idle, other"],
+    "idle": CONCEPTS["idle"],  # of runs whose idle time is not split
 }
+CLASS_COLOURS = {
+    "gemm": BLUE, "convolution": INDIGO, "attention": SKY, "normalization": ORANGE, "pointwise": VERMILLION,
+    "reduction": BROWN, "pooling": DARK_GREY, "embedding": PALE_GREY, "loss": BLACK,
+    "optimizer": CONCEPTS["update"], "communication": CONCEPTS["communication"], "loader": CONCEPTS["data"],
+    "memcpy": CONCEPTS["copies"], "memset": CONCEPTS["copies"], "other": WHITE,
+}  # fmt: skip
+_OUTLINE = {"color": BLACK, "width": 0.5}
 _LAYOUT: dict[str, Any] = {
     "margin": {"l": 64, "r": 16, "t": 96, "b": 56},
     # Where it lies and how high it is depends on the chart's width: page/charts.js.
@@ -124,6 +134,20 @@ def is_cut(figure: Figure) -> bool:
 # --- lines ----------------------------------------------------------------------------------------------
 
 
+_FEW_DECADES = 300.0  # from least to most; over more, powers of ten are ticks enough
+
+
+def log_axis(title: str, low: float, high: float) -> dict[str, Any]:
+    """A logarithmic axis whose ticks are whole numbers: plotly's own are single digits over few decades."""
+    axis = {"title": beside_ticks(title), "type": "log"}
+    if not 0 < low <= high < math.inf:
+        return axis
+    steps = (1, 2, 5) if high / low <= _FEW_DECADES else (1,)
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
+    ticks = [float(f"{step}e{power}") for power in powers for step in steps]
+    return {**axis, "tickvals": ticks, "ticktext": [f"{tick:,.10g}" for tick in ticks]}
+
+
 def axis_of_counts(counts: pd.Series, what: str) -> dict[str, Any]:
     """The axis of counts: they double, so it is logarithmic; its ticks are what was measured."""
     measured = plain_numbers(sorted(counts.unique()))
@@ -146,8 +170,8 @@ def predictions(points: pd.DataFrame, title: str) -> Figure:
         low, high = series["images_per_s_low"], series["images_per_s_high"]
         traces.append(trace | {"error_y": error_bars(series["images_per_s"], low, high)})
     drawn = _lines(traces, points["world_size"], "ranks", escaped(title), "images/s")
-    if top := axis_end(points["images_per_s"].max(), points["images_per_s_high"]):
-        drawn["layout"]["yaxis"]["range"] = [0, top]
+    rates = points["images_per_s"]
+    drawn["layout"]["yaxis"] = log_axis("images/s", rates.min(), rates.max())
     return drawn
 
 
@@ -159,7 +183,7 @@ def shares(points: pd.DataFrame, unit: str = "GPU") -> Figure:
         unit: of what the batch size is: ``GPU`` or ``rank``.
     """
     traces = [
-        _line(series, f"{name}: {part}", index, "batch", f"{part}_pct", "%{x}: %{y:.2f} %", dash)
+        _line(series, f"{name}: {part}", index, "batch", f"{part}_pct", "%{x}: %{y:.1f} %", dash)
         for index, (name, series) in enumerate(points.sort_values("batch").groupby("label", sort=False))
         for part, dash in (("communication", "solid"), ("copies", "dash"))
     ]
@@ -220,6 +244,11 @@ def bars(traces: Sequence[dict[str, Any]], title: str, unit: str, order: Sequenc
     }
 
 
+def outlined(colour: str) -> dict[str, Any]:
+    """The marker of bars: pale ones stand out from the paper by their outline."""
+    return {"color": colour, "line": _OUTLINE}
+
+
 def bars_across(name: str, labels: Iterable[str], values: Values, colour: str, hover: str) -> dict[str, Any]:
     """A series of horizontal bars.
 
@@ -232,7 +261,7 @@ def bars_across(name: str, labels: Iterable[str], values: Values, colour: str, h
         "name": escaped(name),
         "y": [escaped(label) for label in labels],
         "x": plain_numbers(values),
-        "marker": {"color": colour},
+        "marker": outlined(colour),
         "hovertemplate": f"%{{y}}<br>{hover}<extra></extra>",
     }
 
@@ -252,9 +281,14 @@ def parts(
     for part, colour in colours.items():
         column, words = f"{part}_{unit}", part.replace("_", " ")
         if column in points and is_drawn(points[column]):
-            trace = bars_across(words, labels, points[column], colour, f"{words}: %{{x:.2f}} {of}")
+            trace = bars_across(words, labels, points[column], colour, f"{words}: %{{x:.1f}} {of}")
             traces.append(trace | {"customdata": points["facts"].tolist()})
     return bars(traces, title, of, labels)
+
+
+def class_colour(name: str) -> str:
+    """Of a class of kernels."""
+    return CLASS_COLOURS.get(name, WHITE)
 
 
 def kernels(top: pd.DataFrame, title: str) -> Figure:
@@ -265,8 +299,10 @@ def kernels(top: pd.DataFrame, title: str) -> Figure:
     """
     whole = top.groupby("short_name", sort=False)["ms_per_step"].sum().sort_values(ascending=False)
     traces = [
-        bars_across(str(name), of["short_name"], of["ms_per_step"], colour, "%{x:.3f} ms per step")
-        for (name, of), colour in zip(top.groupby("class", sort=False), cycle(PALETTE), strict=False)
+        bars_across(
+            str(name), of["short_name"], of["ms_per_step"], class_colour(str(name)), "%{x:.2f} ms per step"
+        )
+        for name, of in top.groupby("class", sort=False)
     ]
     return bars(traces, title, "ms per step", list(whole.index))
 
@@ -283,7 +319,7 @@ def changes(points: pd.DataFrame, colours: Mapping[str, str], title: str, names:
         here = points[points["judged"] == verdict]
         if len(here):
             values, name = here["effect_pct"], names.get(verdict, verdict)
-            trace = bars_across(name, here["configuration"], values, colour, "%{x:+.2f} %")
+            trace = bars_across(name, here["configuration"], values, colour, "%{x:+.1f} %")
             trace["error_x"] = error_bars(values, here["effect_pct_low"], here["effect_pct_high"], width=4)
             traces.append(trace | {"customdata": here["facts"].tolist()})
     return bars(traces, title, "% of the step in A", points["configuration"].tolist())
@@ -298,7 +334,7 @@ def growth(points: pd.DataFrame, title: str) -> Figure:
     grew = points["difference_ms"] > 0
     kinds = (("longer in B", points[grew], VERMILLION), ("shorter in B", points[~grew], GREEN))
     traces = [
-        bars_across(name, here["quantity"], here["difference_ms"], colour, "%{x:+.3f} ms per step")
+        bars_across(name, here["quantity"], here["difference_ms"], colour, "%{x:+.2f} ms per step")
         | {"customdata": here["facts"].tolist()}
         for name, here, colour in kinds
         if len(here)

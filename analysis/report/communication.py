@@ -8,7 +8,7 @@ import pandas as pd
 from analysis.display import plots
 from analysis.display.lines import Axes
 from analysis.display.metrics import Rows, columns, filled, records
-from analysis.display.plots import PART_COLOURS, SKY
+from analysis.display.plots import CONCEPTS
 from analysis.display.terminal import Answer, Part
 from analysis.measures import communication
 from analysis.measures import tau as messages
@@ -28,9 +28,8 @@ from analysis.report.base import (
 )
 from analysis.report.render import Chart, Page, Section
 
-# As in the anatomy of a step.
-HIDDEN = {"exposed": PART_COLOURS["exposed_communication"], "overlapped": SKY}
-WAITED = {"transfer": PART_COLOURS["exposed_transfer"], "wait": PART_COLOURS["exposed_wait"]}
+HIDDEN = {"exposed": CONCEPTS["communication"], "overlapped": CONCEPTS["hidden"]}
+WAITED = {"transfer": CONCEPTS["transfer"], "wait": CONCEPTS["wait"]}
 _PARTS = [f"{name}_ms" for name in (*HIDDEN, *WAITED)]
 _MPI_CHARTS = (
     Axes("nodes", "nodes", "mpi_s", "s", "Time in MPI, all ranks"),

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.plots import BLUE, PALE_GREY
+from analysis.display.plots import DARK_GREY, WHITE
 from analysis.frames.steps import series_of
 from analysis.frames.study import RECORDING, Source, Study
 from analysis.measures.critical_path import PARTS, RunPaths, answer, parts_of, paths_of
@@ -19,7 +19,7 @@ from analysis.report.base import Content, Context, SectionKind, called, facts
 from analysis.report.render import Chart
 from profiling.errors import UserError
 
-_COLOURS = {"saved": BLUE, "not_saved": PALE_GREY}
+_COLOURS = {"saved": DARK_GREY, "not_saved": WHITE}
 
 
 def _applies(context: Context) -> bool:

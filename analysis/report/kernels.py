@@ -1,6 +1,5 @@
 """Sections on kernels: the longest, their change on more ranks, roofline, hotspots, and the use of GPUs."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,7 +27,6 @@ TOP_CHANGES = 15
 TOP_HOTSPOTS = 5
 ROOFLINE_KERNELS = 60  # kernels of the chart: those that take most time
 _SMALLEST, _LARGEST = 6.0, 36.0  # diameter of a kernel's point, in pixels
-_FEW_DECADES = 300.0  # from least to most; over more, powers of ten are ticks enough
 _MARGIN = 2.0  # how far the roofs go beyond the kernels, as a factor
 # In these the two runs whose kernels are compared may differ: two make the number of ranks.
 _ANY = ("nodes", "gpus_per_node", "attribute_from", "seed", "job")
@@ -277,7 +275,7 @@ def _trace(of_class: pd.DataFrame, name: str, number: int, largest: float) -> di
         "hovertemplate": "%{hovertext}<br>%{x:.3g} FLOP/byte, %{y:.4g} GFLOP/s<extra></extra>",
         "marker": {
             "size": np.maximum(sizes, _SMALLEST).tolist(),
-            "color": plots.PALETTE[number % len(plots.PALETTE)],
+            **plots.outlined(plots.class_colour(name)),
             "symbol": plots.SYMBOLS[number % len(plots.SYMBOLS)],
             "opacity": 0.8,
         },
@@ -288,23 +286,8 @@ def _layout(title: str, span: tuple[float, float], rates: tuple[float, float]) -
     return {
         **plots.layout(title),
         "height": 480,
-        "xaxis": _axis("arithmetic intensity, FLOP/byte", *span),
-        "yaxis": _axis("GFLOP/s", *rates),
-    }
-
-
-def _axis(title: str, low: float, high: float) -> dict[str, Any]:
-    """A logarithmic axis whose ticks are whole numbers: plotly's own are single digits over few decades."""
-    if not 0 < low <= high:
-        return {"title": plots.beside_ticks(title), "type": "log"}
-    steps = (1, 2, 5) if high / low <= _FEW_DECADES else (1,)
-    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
-    ticks = [float(f"{step}e{power}") for power in powers for step in steps]
-    return {
-        "title": plots.beside_ticks(title),
-        "type": "log",
-        "tickvals": ticks,
-        "ticktext": [f"{tick:,.10g}" for tick in ticks],
+        "xaxis": plots.log_axis("arithmetic intensity, FLOP/byte", *span),
+        "yaxis": plots.log_axis("GFLOP/s", *rates),
     }
 
 

@@ -61,7 +61,7 @@ def _prediction(context: Context) -> Content:
     name = called(shown, [whole.get(one, one) for one in context.lines if one in fields])
     of_lines = facts(shown, [one for one in context.factors if one in fields])
     figure = plots.predictions(_points(rows, context.own, shown, of_lines), f"Measured and predicted: {name}")
-    chart = Chart("prediction", figure, plots.CUT if plots.is_cut(figure) else "")
+    chart = Chart("prediction", figure)
     (part,) = answer.tables
     return Content("", [chart], {"prediction-table": replace(part, title="", caption="")})
 

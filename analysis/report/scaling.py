@@ -8,7 +8,7 @@ import pandas as pd
 from analysis.display import plots
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import CONFIGURATION, columns, records
-from analysis.display.plots import BLACK, BLUE, BROWN
+from analysis.display.plots import CONCEPTS, DARK_GREY, PALE_GREY
 from analysis.display.terminal import Answer, Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.anatomy import traces_of
@@ -41,11 +41,11 @@ _IDEAL = (
 _GROWTH = "Growth of each part of a profiled step, in percentage points of efficiency; negative: it shrank."
 _STAGES = "Medians, without warmup. Backward includes the exchange of gradients."
 _PARTS = "Mean of profiled steps over ranks and runs. Of two things at once the first in the legend counts."
-_LOSS_COLOURS = {**plots.PART_COLOURS, "unattributed": BLACK}
+_LOSS_COLOURS = {**plots.PART_COLOURS, "unattributed": CONCEPTS["unattributed"]}
 MOST_RANKS = 128  # that a chart has a bar for: of more, those that communicate longest and shortest
 _RANK_PLACES = 3  # of a millisecond
 _LEAST_FACTORS = 2  # of which the section speaks
-_EFFECT_COLOURS = {"main effect": BLUE, "interaction": BROWN}
+_EFFECT_COLOURS = {"main effect": DARK_GREY, "interaction": PALE_GREY}
 
 
 def _scaling(context: Context) -> Content:
@@ -147,9 +147,9 @@ def chart_by_rank(context: Context) -> Chart | None:
     meta = facts(fields, context.factors)
     traces_of_parts = [
         {
-            "type": "bar", "name": name, "marker": {"color": colour}, "meta": meta,
+            "type": "bar", "name": name, "marker": plots.outlined(colour), "meta": meta,
             "x": ranks["rank"].astype(str).tolist(), "y": ranks[f"{part}_ms"].round(_RANK_PLACES).tolist(),
-            "hovertemplate": f"rank %{{x}}<br>{name}: %{{y:.2f}} ms per step<extra></extra>",
+            "hovertemplate": f"rank %{{x}}<br>{name}: %{{y:.1f}} ms per step<extra></extra>",
         }
         for part, colour in plots.PART_COLOURS.items()
         if (name := part.replace("_", " ")) and ranks[f"{part}_ms"].any()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.display.plots import BLUE, VERMILLION, Figure, bars, escaped
+from analysis.display.plots import BLUE, ORANGE, WHITE, Figure, bars, escaped
 from analysis.frames.study import Source
 from analysis.measures import stragglers
 from analysis.measures.lateness import BY_COLLECTIVES, LATE_SHARE, STRAGGLER, Lateness
@@ -19,7 +19,7 @@ from analysis.report.base import Content, Context, SectionKind, called, facts
 from analysis.report.render import Chart
 from profiling.findings import Finding
 
-_DIVERGING = [[0.0, BLUE], [0.5, "#F2F2F2"], [1.0, VERMILLION]]  # distinct in any colour vision
+_DIVERGING = [[0.0, BLUE], [0.5, WHITE], [1.0, ORANGE]]  # distinct in any colour vision
 _FEW_COLUMNS = 5
 MOST_COLUMNS = 100  # of a heat map: of more steps, neighbours share one, by their median
 MOST_ROWS = 64  # of a heat map: of more ranks, neighbours share one, by the latest of them in each step

@@ -93,7 +93,7 @@ def test_a_line_is_a_level_of_each_factor_shown():
         ", ".join(map(str, levels)) for levels in itertools.product(*list(FACTORS.values())[:3])
     }
     assert {(trace["line"]["color"], trace["name"].split(", ")[0]) for trace in traces} == {
-        ("#0072B2", "dali"), ("#8A5A00", "pytorch"),
+        (plots.PALETTE[0], "dali"), (plots.PALETTE[1], "pytorch"),
     }  # fmt: skip
     assert {(trace["line"]["dash"], trace["name"].split(", ")[1]) for trace in traces} == {
         ("solid", "fp16"), ("dash", "fp32"),

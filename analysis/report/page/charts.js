@@ -226,7 +226,10 @@ function figureOf(element) {
 function themed(layout) {
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
-  const axis = { gridcolor: colour("--line"), linecolor: colour("--line"), zerolinecolor: colour("--line") };
+  const axis = {
+    separatethousands: true, exponentformat: "none",
+    gridcolor: colour("--line"), linecolor: colour("--line"), zerolinecolor: colour("--line"),
+  };
   const axes = Object.keys(layout).filter((name) => /^[xy]axis\d*$/.test(name));
   return {
     ...layout,
