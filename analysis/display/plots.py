@@ -55,7 +55,7 @@ _LAYOUT: dict[str, Any] = {
     # Where it lies and how high it is depends on the chart's width: page/charts.js.
     "legend": {"orientation": "h", "x": 0, "y": 1.04, "yanchor": "bottom"},
     "legend2": {"orientation": "h", "x": 0, "y": 1.12, "yanchor": "bottom"},
-    "height": 400,
+    "height": 360,
     "hovermode": "closest",
 }
 _MOST_ABOVE = 2.0  # times the highest point, to which error bars stretch the axis

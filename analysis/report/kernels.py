@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.metrics import CONFIGURATION, Column, Rows, columns, picked, records
+from analysis.display.metrics import CONFIGURATION, Column, columns, picked, records
 from analysis.display.plots import GREY
 from analysis.display.terminal import Part
 from analysis.frames.study import Source
 from analysis.measures import hotspots, kernels, utilization
 from analysis.measures.hotspots import TOOLS
-from analysis.measures.kernels import BY, kernels_of
+from analysis.measures.kernels import BY
 from analysis.measures.peaks import Roof, bound_of, roofs
 from analysis.measures.traced import programs
 from analysis.report.base import Content, Context, SectionKind, called, facts, labels_of
@@ -32,55 +32,47 @@ _MARGIN = 2.0  # how far the roofs go beyond the kernels, as a factor
 _ANY = ("nodes", "gpus_per_node", "attribute_from", "seed", "job")
 
 
-def _top(context: Context) -> Content:
-    """The kernels that take most time: a chart of one run, a table of all."""
-    sources = kernels.with_kernels(context.study)
+def _with_kernels(context: Context) -> list[Source]:
+    return kernels.with_kernels(context.study)
+
+
+def _rows(context: Context) -> pd.DataFrame:
+    """A row a kernel of each run, with the run's fields; of each run the longest first."""
+    study, sources = context.study, context.once(_with_kernels)
     if not sources:
         raise UserError("no profiled run or trace with kernels")
-    of_run = context.once(_by_run)
-    by_id = {source.id: source for source in sources}
-    shown = _foremost(context)
-    top = pd.DataFrame(of_run[shown][:TOP_KERNELS]).rename(columns={"kernel": "short_name"})
-    names = _names(context, [by_id[run] for run in of_run])
-    of_run_shown = facts(by_id[shown].fields, context.factors)
-    figure = plots.of_one(plots.kernels(top, f"Top kernels: {names[shown]}"), of_run_shown)
-    chart = Chart("kernels", figure)
-    of_table = [
-        {**row, **facts(by_id[run].fields, context.factors), "configuration": names[run]}
-        for run in of_run
-        for row in of_run[run][:TABLE_KERNELS]
-    ]
-    part = Part("", of_table, _top_columns(len(of_run) > 1))
-    return Content("", [chart], {"kernel-table": part})
-
-
-def _by_run(context: Context) -> dict[str, Rows]:
-    """The kernels of each run, the longest first."""
-    rows = kernels.figures(context.study, kernels.with_kernels(context.study))
+    rows = kernels.figures(study, sources)
     if rows.empty:
         raise UserError("no profiled run has a kernel in a profiled step")
     for finding in kernels.exceeded(rows):
-        context.study.log.add(finding)
-    return {str(run): records(of_run) for run, of_run in rows.groupby("run", sort=False)}
+        study.log.add(finding)
+    return study.with_fields(rows)
 
 
-def _foremost(context: Context) -> str:
-    """The run whose longest kernel matters most, by its id."""
-    of_run = context.once(_by_run)
+def _top(context: Context) -> Content:
+    """The kernels that take most time: a chart of one run, a table of all."""
+    rows = context.once(_rows)
+    each = rows.drop_duplicates("run")
+    names = dict(zip(each["run"], labels_of(records(each), context.factors), strict=True))
+    source = _foremost(context, rows)
+    top = rows[rows["run"] == source.id].head(TOP_KERNELS).rename(columns={"kernel": "short_name"})
+    figure = plots.kernels(top, f"Top kernels: {names[source.id]}")
+    chart = Chart("kernels", plots.of_one(figure, facts(source.fields, context.factors)))
+    shown = rows.groupby("run", sort=False).head(TABLE_KERNELS)
+    shown = shown.assign(configuration=shown["run"].map(names))
+    return Content("", [chart], {"kernel-table": Part("", shown, _top_columns(len(names) > 1))})
+
+
+def _foremost(context: Context, rows: pd.DataFrame) -> Source:
+    """The run whose longest kernel matters most."""
+    longest_ms = rows.groupby("run")["ms_per_step"].max()
 
     def order(source: Source) -> tuple[bool, int, float]:
         # Traces are of unlike jobs; of the runs of a sweep those on the most ranks matter most.
         ranks = 0 if source.kind == "trace" else source.world_size or 0
-        return not source.without_steps, ranks, of_run[source.id][0]["ms_per_step"]
+        return not source.without_steps, ranks, longest_ms[source.id]
 
-    measured = [source for source in kernels.with_kernels(context.study) if source.id in of_run]
-    return max(measured, key=order).id
-
-
-def _names(context: Context, sources: Sequence[Source]) -> dict[str, str]:
-    """What runs are called, by their ids."""
-    every = [{**source.fields, "repetition": source.repetition} for source in sources]
-    return dict(zip([source.id for source in sources], labels_of(every, context.factors), strict=True))
+    return max((one for one in context.once(_with_kernels) if one.id in longest_ms), key=order)
 
 
 def _top_columns(several: bool) -> list[Column]:
@@ -97,7 +89,7 @@ def _pair(context: Context) -> tuple[Source, Source] | None:
 
     One rank sends no gradients: if it is the smaller one, their precision may be another.
     """
-    sources = [source for source in kernels.with_kernels(context.study) if source.world_size]
+    sources = [source for source in context.once(_with_kernels) if source.world_size]
     runs = [source for source in sources if source.kind != "trace"]
     groups = programs(context.study, [source for source in sources if source.kind == "trace"])
     groups += [[a, b] for a in runs for b in runs if _alike(a, b)]
@@ -163,71 +155,59 @@ def _profiled(context: Context) -> bool:
     return any(source.tables("kernels") for source in context.study.of_kind("run"))
 
 
-def _with_kernels(context: Context) -> list[Source]:
-    return kernels.with_kernels(context.study)
-
-
 def _roofline(context: Context) -> Content:
     """The roofline of the run of which most ranks were recorded."""
-    study, (source, placed, named_roofs) = context.study, context.once(_placed)
-    name, of_run = called(source.fields, context.factors), facts(source.fields, context.factors)
-    points = _points(placed[:ROOFLINE_KERNELS], named_roofs[0][1])
-    drawn = figure(points, named_roofs, plots.escaped(f"Roofline: {name}"))
-    chart = Chart("roofline", plots.of_one(drawn, of_run))
-    by_class = [
-        {**row, **of_run}
-        for row in kernels_of(study, source, by=("class",))
-        if row["intensity_flop_per_byte"] is not None
-    ]
-    return Content(name, [chart], {"roofline-table": Part("", by_class, _roof_columns(named_roofs))})
-
-
-def _placed(context: Context) -> tuple[Source, Rows, list[tuple[str, Roof]]]:
-    """The run that is shown, its kernels that have a place in the chart, and the roofs.
-
-    Raises:
-        UserError: none is known.
-    """
     study, sources = context.study, context.once(_with_kernels)
     source = max(sources, key=lambda each: (len(each.tables("kernels")), -sources.index(each)))
-    rows = kernels_of(study, source)
-    placed = [row for row in rows if row["intensity_flop_per_byte"]]
-    named_roofs = [
-        (name, roof)
-        for name, roof in zip(("datasheet", "measured"), roofs(bound_of(study, source)), strict=True)
-        if roof
-    ]
-    if not rows:
+    rows = context.once(_rows)
+    rows = rows[rows["run"] == source.id]
+    placed = rows[rows["intensity_flop_per_byte"] > 0]
+    known = zip(("datasheet", "measured"), roofs(bound_of(study, source)), strict=True)
+    named_roofs = [(name, roof) for name, roof in known if roof]
+    if rows.empty:
         raise UserError("no profiled run has a kernel in a profiled step")
-    if not placed:
+    if placed.empty:
         raise UserError("the profiler recorded no FLOPs or bytes for any kernel")
     if not named_roofs:
         raise UserError("no peak of this device: neither from a datasheet (--peaks FILE) nor measured")
-    return source, placed, named_roofs
+    name = called(source.fields, context.factors)
+    points, of_run = (
+        _points(placed.head(ROOFLINE_KERNELS), named_roofs[0][1]),
+        facts(source.fields, context.factors),
+    )
+    drawn = figure(points, named_roofs, plots.escaped(f"Roofline: {name}"))
+    classes = study.with_fields(kernels.figures(study, [source], ("class",))).dropna(
+        subset="intensity_flop_per_byte"
+    )
+    tables = {"roofline-table": Part("", classes, _roof_columns(named_roofs))}
+    return Content(charts=[Chart("roofline", plots.of_one(drawn, of_run))], tables=tables)
 
 
-def _points(placed: Rows, roof: Roof) -> pd.DataFrame:
+def _points(placed: pd.DataFrame, roof: Roof) -> pd.DataFrame:
     """What the chart needs; the rate is of the launches whose bytes are known, as the intensity is."""
-    table = pd.DataFrame(placed)
-    table["flops_per_s"] = [
-        (row["roof_pct"] if row["roof_pct"] is not None else row["roof_of_measured_pct"])
-        / 100 * roof.at(row["intensity_flop_per_byte"])
-        for row in placed
-    ]  # fmt: skip
-    table["hint"] = [
-        f"{row['kernel']} ({row['direction']}): {row['ms_per_step']:.3f} ms per step" for row in placed
+    share = placed["roof_pct"].fillna(placed["roof_of_measured_pct"]) / 100
+    hints = [
+        f"{kernel} ({direction}): {ms:.2f} ms per step"
+        for kernel, direction, ms in zip(
+            placed["kernel"], placed["direction"], placed["ms_per_step"], strict=True
+        )
     ]
-    return table
+    return placed.assign(flops_per_s=share * placed["intensity_flop_per_byte"].map(roof.at), hint=hints)
 
 
 def _roof_columns(named_roofs: Sequence[tuple[str, Roof]]) -> list[Column]:
     figures = picked(kernels.METRICS, "ms_per_step", "share_pct", "intensity_flop_per_byte", "bound")
-    roof, of_measured = picked(kernels.METRICS, "roof_pct", "roof_of_measured_pct")
-    of_roof = {
-        "datasheet": roof.column("of datasheet roof, %"),
-        "measured": of_measured.column("of measured roof, %"),
-    }
-    return [*columns([BY["class"], *figures]), *(of_roof[name] for name, _ in named_roofs)]
+    of_roof = dict(
+        zip(
+            ("datasheet", "measured"),
+            picked(kernels.METRICS, "roof_pct", "roof_of_measured_pct"),
+            strict=True,
+        )
+    )
+    return [
+        *columns([BY["class"], *figures]),
+        *(of_roof[name].column(f"of {name} roof, %") for name, _ in named_roofs),
+    ]
 
 
 def figure(kernels: pd.DataFrame, roofs: Sequence[tuple[str, Roof]], title: str) -> plots.Figure:
@@ -238,30 +218,32 @@ def figure(kernels: pd.DataFrame, roofs: Sequence[tuple[str, Roof]], title: str)
             ``flops_per_s``, and ``hint``, what the pointer shows of each.
         roofs: name and roof; the first is drawn solid.
     """
-    lowest = float(kernels["intensity_flop_per_byte"].min())
-    highest = float(kernels["intensity_flop_per_byte"].max())
+    intensity = kernels["intensity_flop_per_byte"]
     ridges = [roof.ridge_flop_per_byte for _, roof in roofs]
-    span = (min([lowest, *ridges]) / _MARGIN, max([highest, *ridges]) * _MARGIN)
-    lines = [_roof_line(name, roof, span, number) for number, (name, roof) in enumerate(roofs)]
+    span = (min([intensity.min(), *ridges]) / _MARGIN, max([intensity.max(), *ridges]) * _MARGIN)
+    traces = [_roof_line(name, roof, span, number) for number, (name, roof) in enumerate(roofs)]
     largest = float(kernels["ms_per_step"].max())
-    points = [
+    traces += [
         _trace(of_class, str(name), number, largest)
         for number, (name, of_class) in enumerate(kernels.groupby("class", sort=False))
     ]
-    rates = [rate for line in (*lines, *points) for rate in line["y"] if rate > 0]
-    return {"data": [*lines, *points], "layout": _layout(title, span, (min(rates), max(rates)))}
+    rates = [rate for trace in traces for rate in trace["y"] if rate > 0]
+    layout = {
+        **plots.layout(title), "height": 480,
+        "xaxis": plots.log_axis("arithmetic intensity, FLOP/byte", *span),
+        "yaxis": plots.log_axis("GFLOP/s", min(rates), max(rates)),
+    }  # fmt: skip
+    return {"data": traces, "layout": layout}
 
 
 def _roof_line(name: str, roof: Roof, span: tuple[float, float], number: int) -> dict[str, Any]:
     at = [span[0], roof.ridge_flop_per_byte, span[1]]
+    text = plots.escaped(name)
     return {
-        "x": at,
-        "y": [roof.at(intensity) / 1e9 for intensity in at],
-        "name": plots.escaped(name),
-        "mode": "lines",
+        "x": at, "y": [roof.at(intensity) / 1e9 for intensity in at], "name": text, "mode": "lines",
         "line": {"color": GREY, "width": 2, "dash": "solid" if number == 0 else "dash"},
-        "hovertemplate": f"{plots.escaped(name)}: %{{y:.4g}} GFLOP/s at %{{x:.3g}} FLOP/byte<extra></extra>",
-    }
+        "hovertemplate": f"{text}: %{{y:.4g}} GFLOP/s at %{{x:.3g}} FLOP/byte<extra></extra>",
+    }  # fmt: skip
 
 
 def _trace(of_class: pd.DataFrame, name: str, number: int, largest: float) -> dict[str, Any]:
@@ -282,38 +264,17 @@ def _trace(of_class: pd.DataFrame, name: str, number: int, largest: float) -> di
     }
 
 
-def _layout(title: str, span: tuple[float, float], rates: tuple[float, float]) -> dict[str, Any]:
-    return {
-        **plots.layout(title),
-        "height": 480,
-        "xaxis": plots.log_axis("arithmetic intensity, FLOP/byte", *span),
-        "yaxis": plots.log_axis("GFLOP/s", *rates),
-    }
-
-
 TOP = SectionKind(
-    "kernels",
-    "Which kernels take the time?",
-    _top,
-    lambda context: bool(context.study.sources),
+    "kernels", "Which kernels take the time?", _top, lambda context: bool(context.study.sources)
 )
 CHANGE = SectionKind(
-    "kernel-change",
-    "What changes in the kernels on more ranks?",
-    _change,
+    "kernel-change", "What changes in the kernels on more ranks?", _change,
     lambda context: bool(context.once(_sides)),
-)
+)  # fmt: skip
 HOTSPOTS = SectionKind("hotspots", "Why are the hottest kernels slow?", _hotspots, _counters_read)
 UTILIZATION = SectionKind(
-    "utilization",
-    "How busy is each GPU?",
-    _utilization,
-    _profiled,
-    on_cpus="How busy is each rank?",
+    "utilization", "How busy is each GPU?", _utilization, _profiled, on_cpus="How busy is each rank?"
 )
 ROOFLINE = SectionKind(
-    "roofline",
-    "What bounds the kernels?",
-    _roofline,
-    lambda context: bool(context.once(_with_kernels)),
+    "roofline", "What bounds the kernels?", _roofline, lambda context: bool(context.once(_with_kernels))
 )

@@ -135,6 +135,7 @@ const SIGN = 46; // the width of an entry's sign and of the gaps around its name
 const LETTER = 6.6;
 const PANEL_TITLE = 22;
 const SECOND_LINE = 16; // of panels' titles
+const ON_PAPER = 270; // pixels
 const MOST_LEGEND = 0.2; // of a chart's height
 const MOST_LABELS = 0.4; // of its width, beside bars
 
@@ -193,17 +194,20 @@ function withLegends(unlabelled, data, width) {
     const inLine = Math.max(1, Math.floor((width - layout.margin.l - layout.margin.r) / (entry + SIGN)));
     above += ENTRY * Math.ceil(names.length / inLine) + AROUND;
   }
-  // A chart grows where legends would take too much of it.
-  const height = Math.max(layout.height, Math.ceil(above / MOST_LEGEND));
+  // A chart grows where legends would take too much of it. On paper one of points has less room.
+  const isOfPoints = data.every((trace) => ["lines", "lines+markers", "markers", "none"].includes(trace.mode));
+  const most = printing && isOfPoints ? ON_PAPER : layout.height;
+  const height = Math.max(Math.min(layout.height, most), Math.ceil(above / MOST_LEGEND));
   const fitted = {
     ...layout,
     height,
     margin: { ...layout.margin, t: above + heightOfPanelTitles(layout) + 4 },
     title: "",
   };
+  const sized = data.some((trace) => Array.isArray(trace.marker?.size));
   for (const { id, entry, above } of placed) {
     fitted[id] = {
-      ...layout.legend, itemsizing: "constant", orientation: "h", entrywidth: entry, x: 0, xref: "container",
+      ...layout.legend, itemsizing: sized ? "constant" : "trace", orientation: "h", entrywidth: entry, x: 0, xref: "container",
       yanchor: "top", yref: "container", y: 1 - above / height,
       tracegroupgap: 0, // each entry is a group where several panels have it
     };
