@@ -16,6 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from analysis.frames.behind import WAITS, Account, account_of, waits_by_cause
 from analysis.frames.divide import (
     EVERY,
     NOTHING,
@@ -170,8 +171,7 @@ def calls_of(
         steps: the batches that count; None: all.
     """
     mine = np.isin(kernels["batch_index"], attributed)
-    talks = (kernels["class"] == "communication") & mine
-    order = np.flatnonzero(talks)[np.argsort(kernels["start_ns"][talks], kind="stable")]
+    order = rows_of_calls(kernels, attributed)
     call = {name: column[order] for name, column in kernels.items()}
     end = call["start_ns"] + call["duration_ns"]
     counted = in_steps(call["batch_index"], steps)
@@ -194,6 +194,12 @@ def calls_of(
         counted,
         int(in_steps(indices, steps).sum()),
     )
+
+
+def rows_of_calls(kernels: dict[str, np.ndarray], attributed: np.ndarray) -> np.ndarray:
+    """The rows of a rank's collectives in attributed batches, in order of their start."""
+    talks = (kernels["class"] == "communication") & np.isin(kernels["batch_index"], attributed)
+    return np.flatnonzero(talks)[np.argsort(kernels["start_ns"][talks], kind="stable")]
 
 
 def kinds(recorded: np.ndarray, names: np.ndarray) -> np.ndarray:
@@ -342,8 +348,8 @@ def _read(source: Source, counted: Counted | None) -> RunTrace:
 # --- reducing -----------------------------------------------------------------------------------------
 
 
-def reduced(tables: RankTables, steps: range | None = None) -> tuple[RankTrace, Intervals]:
-    """The trace of a rank from its tables, and when its communication was exposed.
+def reduced(tables: RankTables, steps: range | None = None) -> tuple[RankTrace, Intervals, Account]:
+    """The trace of a rank from its tables, when its communication was exposed, and what it did until when.
 
     Args:
         steps: the batches that count; None: all.
@@ -369,15 +375,16 @@ def reduced(tables: RankTables, steps: range | None = None) -> tuple[RankTrace, 
         untimed_kernels=tables.untimed_kernels,
         staged=tables.staged,
     )
-    return trace, activities.exposed
+    calls = rows_of_calls(kernels, batches["batch_index"])
+    return trace, activities.exposed, account_of(kernels, calls, activities, batches)
 
 
 _LAST = np.iinfo(np.int64).max
 
 
-def _joined(source: Source, ranks: Sequence[tuple[RankTrace, Intervals]]) -> RunTrace:
+def _joined(source: Source, ranks: Sequence[tuple[RankTrace, Intervals, Account]]) -> RunTrace:
     """The ranks of a run; what their exposed communication is made of, where that is known."""
-    calls = [one.calls for one, _ in ranks]
+    calls = [one.calls for one, _, _ in ranks]
     if not any(len(one.kind) for one in calls):
         matched, left = None, list[tuple[str, str]]()
         # One rank has no collective to make; those of several were not recorded.
@@ -385,13 +392,36 @@ def _joined(source: Source, ranks: Sequence[tuple[RankTrace, Intervals]]) -> Run
     else:
         matched, left = match_ranks(calls, source.world_size, source.gpus_per_rank)
         transfers = transfers_of(calls, matched)
-    whole = [one for one, _ in ranks]
+    whole = [one for one, _, _ in ranks]
     if transfers is not None:
+        exposed = [one for _, one, _ in ranks]
+        causes = [np.zeros((0, len(WAITS)))] * len(ranks)
+        if matched is not None:
+            causes = waits_by_cause(calls, matched, [one for _, _, one in ranks], exposed)
         whole = [
-            replace(one, parts_ns=one.parts_ns | transfer_and_wait(windows_of(one.edges_ns), exposed, moved))
-            for (one, exposed), moved in zip(ranks, transfers, strict=True)
+            replace(one, parts_ns=one.parts_ns | _communication(one, of_rank, moved, waited))
+            for one, of_rank, moved, waited in zip(whole, exposed, transfers, causes, strict=True)
         ]
     return RunTrace(source, tuple(whole), matched, tuple(left))
+
+
+def _communication(
+    rank: RankTrace, exposed: Intervals, transfers: Intervals, causes_ns: np.ndarray
+) -> dict[str, np.ndarray]:
+    """What the exposed communication of each stage is made of, and waiting in it by cause, in ns.
+
+    Args:
+        causes_ns: the waits of the rank's collectives, by cause; a stage has those of its step.
+    """
+    parts = transfer_and_wait(windows_of(rank.edges_ns), exposed, transfers)
+    of_steps = np.zeros((len(rank.batch_index), len(WAITS)))
+    place = np.searchsorted(rank.batch_index, rank.calls.batch_index[: len(causes_ns)])
+    inside = np.isin(rank.calls.batch_index[: len(causes_ns)], rank.batch_index)
+    np.add.at(of_steps, place[inside], causes_ns[inside])
+    of_steps[of_steps.sum(axis=1) == 0, -1] = 1  # other
+    shares = of_steps / of_steps.sum(axis=1, keepdims=True)
+    waits = parts["exposed_wait"][:, None] * np.repeat(shares, len(STAGES), axis=0)
+    return parts | dict(zip(WAITS, waits.T, strict=True))
 
 
 def transfers_of(calls: Sequence[Calls], matched: Matched | None) -> list[Intervals] | None:
@@ -440,14 +470,14 @@ def anatomy(study: Study, sources: Iterable[Source], with_warmup: bool = False) 
 
     Returns:
         A row a run, rank, step and stage. Columns: ``run, rank, step, stage, wall_ns`` and ``<part>_ns`` of
-        :data:`~analysis.frames.divide.EVERY`; NaN: not known.
+        :data:`~analysis.frames.divide.EVERY` and :data:`~analysis.frames.behind.WAITS`; NaN: not known.
     """
     frames = [
         pd.DataFrame(columns).assign(run=trace.source.id)
         for trace in traces_of(study, sources)
         for columns in anatomy_of(trace, with_warmup)
     ]
-    names = ["run", "rank", "step", "stage", "wall_ns", *(f"{name}_ns" for name in EVERY)]
+    names = ["run", "rank", "step", "stage", "wall_ns", *(f"{name}_ns" for name in (*EVERY, *WAITS))]
     if not frames:
         return pd.DataFrame(columns=names)
     return pd.concat(frames, ignore_index=True).reindex(columns=names)

@@ -22,6 +22,7 @@ from analysis.display.numbers import digits
 from analysis.display.terminal import Answer, Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.anatomy import traces_of
+from analysis.frames.behind import WAITS
 from analysis.frames.divide import BESIDE, EVERY, PARTS, STAGES, WITHIN
 from analysis.frames.measure import measure
 from analysis.frames.study import A_STEP, RECORDING, Study
@@ -52,6 +53,11 @@ _PARTS = {
     "overlapped_communication": ("overlapped\ncomm.", "not a part: collectives and kernels of the model"),
     "overlapped_loader": ("overlapped\nloader", "not a part: loader and kernels of the model"),
 }  # fmt: skip
+# A name of behind.WAITS -> what the last rank was behind by.
+_BEHIND = {
+    "wait_data": "its data", "wait_compute": "its kernels", "wait_host": "its host",
+    "wait_copies": "its copies", "wait_other": "something else",
+}  # fmt: skip
 # What a narrow terminal shows last, and first.
 _PRIORITIES = {
     "exposed_copies": 0, "overlapped_communication": 0, "overlapped_loader": 0, "loader_kernels": 0,
@@ -64,6 +70,10 @@ METRICS = (
     *(
         Metric(f"{name}_ms", meaning, head, priority=_PRIORITIES.get(name, 1))
         for name, (head, meaning) in _PARTS.items()
+    ),
+    *(
+        Metric(f"{name}_ms", f"part of waiting for ranks: the last rank was late by {what}", detail=True)
+        for name, what in _BEHIND.items()
     ),
 )
 COLUMNS = {
@@ -110,7 +120,7 @@ def means(parts: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
         parts: of :func:`analysis.frames.anatomy.anatomy`.
     """
     keys = ["run", *by]
-    columns = ["wall_ns", *(f"{name}_ns" for name in EVERY)]
+    columns = ["wall_ns", *(f"{name}_ns" for name in (*EVERY, *WAITS))]
     grouped = parts.groupby(keys, sort=False, observed=True)
     # A step has a row a stage.
     count = grouped.size() / (1 if "stage" in by else len(STAGES))
