@@ -73,6 +73,8 @@ class Job:
         gpu: by how much longer kernels take (0.25: a quarter).
         host_ms: by how much their launches come late, a batch.
         load_ms: by how much longer the next batch is waited for.
+        by_turns_ms: by how much longer one rank waits for the next batch, each batch another one.
+        bursts_ms: by how much longer each rank waits in every fourth batch, as for four workers, on average.
         copies_ms: by how much longer copies between host and device take, a batch, on all ranks.
         fixed: by how much longer the kernels of a batch take than its images need, of a batch of 32.
         batch: images of a rank's batch.
@@ -85,6 +87,8 @@ class Job:
     gpu: float = 0.0
     host_ms: float = 0.0
     load_ms: float = 0.0
+    by_turns_ms: float = 0.0
+    bursts_ms: float = 0.0
     copies_ms: float = 0.0
     fixed: float = 0.0
     all_load_ms: float = 0.0
@@ -158,6 +162,10 @@ def times_of(
     pace = ((job.batch / IMAGES + job.fixed) * (1 + job.of(job.gpu)) * (1 + own))[:, None] * by_batch
     host = job.of(job.host_ms)[:, None] + late + TRACED_MS * (np.arange(batches) >= traced)
     load = (LOAD_MS + job.of(job.load_ms) + several * job.all_load_ms)[:, None] * by_batch
+    if several and (job.by_turns_ms or job.bursts_ms):
+        turn = (5 * np.arange(batches) + np.arange(batches) // ranks) % ranks
+        load[turn, np.arange(batches)] += job.by_turns_ms
+        load[:, 3::4] += generator.exponential(job.bursts_ms, load[:, 3::4].shape)
     # The update does not depend on the images.
     update = UPDATE_MS * level * (1 + job.of(job.gpu))
     times = Times(ranks, batches, len(buckets()) if several else 0)

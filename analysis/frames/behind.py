@@ -15,10 +15,12 @@ import numpy as np
 from analysis.frames.divide import EVER, Activities, Intervals, covered, launch_known, split
 from analysis.frames.matching import TOGETHER, Calls, Matched, Shared
 
-# What the last rank was behind by. Host: launches came late, or no operator ran; other: launched work had not
+# What made the last rank the last. Host: launches came late, or no operator ran; other: launched work had not
 # started, transfers of other groups, or the rank's first recorded step began late.
 CAUSES = ("data", "compute", "host", "copies", "other")
 WAITS = tuple(f"wait_{cause}" for cause in CAUSES)  # parts of exposed_wait, which add up to it
+_IN_WORDS = ("its data", "its kernels", "its host", "its copies", "something else")
+BEHIND = dict(zip(WAITS, _IN_WORDS, strict=True))  # for meanings of columns
 _OTHER = CAUSES.index("other")
 
 

@@ -22,7 +22,7 @@ from analysis.display.numbers import digits
 from analysis.display.terminal import Answer, Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.anatomy import traces_of
-from analysis.frames.behind import WAITS
+from analysis.frames.behind import BEHIND, WAITS
 from analysis.frames.divide import BESIDE, EVERY, PARTS, STAGES, WITHIN
 from analysis.frames.measure import measure
 from analysis.frames.study import A_STEP, RECORDING, Study
@@ -53,11 +53,6 @@ _PARTS = {
     "overlapped_communication": ("overlapped\ncomm.", "not a part: collectives and kernels of the model"),
     "overlapped_loader": ("overlapped\nloader", "not a part: loader and kernels of the model"),
 }  # fmt: skip
-# A name of behind.WAITS -> what the last rank was behind by.
-_BEHIND = {
-    "wait_data": "its data", "wait_compute": "its kernels", "wait_host": "its host",
-    "wait_copies": "its copies", "wait_other": "something else",
-}  # fmt: skip
 # What a narrow terminal shows last, and first.
 _PRIORITIES = {
     "exposed_copies": 0, "overlapped_communication": 0, "overlapped_loader": 0, "loader_kernels": 0,
@@ -73,7 +68,7 @@ METRICS = (
     ),
     *(
         Metric(f"{name}_ms", f"part of waiting for ranks: the last rank was late by {what}", detail=True)
-        for name, what in _BEHIND.items()
+        for name, what in BEHIND.items()
     ),
 )
 COLUMNS = {

@@ -17,6 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from analysis.frames import matching
+from analysis.frames.behind import WAITS
 from analysis.frames.matching import Calls, Matched, Shared
 from analysis.frames.steps import Series, in_steps
 from analysis.statistics import estimates
@@ -98,8 +99,27 @@ def _alone(arrival: np.ndarray, late: np.ndarray) -> np.ndarray:
     return alone
 
 
-def of_stages(series: Series) -> Lateness | None:
-    """From a run's batches tables: its steady steps that follow another; None if there is none."""
+@dataclass(frozen=True)
+class _Arrivals:
+    """When ranks come to the exchange of gradients, since they left the one before; (ranks, steps), ns.
+
+    Attributes:
+        steps: their indices: the steady ones that follow another.
+        before: :data:`PARTS` of each rank.
+        arrival: at the end of its load stage or of its forward pass, where the last rank is latest.
+        after_forward: of each step, which of the two.
+        rest: from there to the end of the backward pass.
+    """
+
+    steps: np.ndarray
+    before: dict[str, np.ndarray]
+    arrival: np.ndarray
+    after_forward: np.ndarray
+    rest: np.ndarray
+
+
+def _arrivals(series: Series) -> _Arrivals | None:
+    """From a run's batches tables; None if no steady step follows another."""
     used = np.flatnonzero(series.steady)
     used = used[used > 0]
     if not len(used) or len(series.rank_ns) < 2 or np.isnan(series.rank_stages["backward"]).any():
@@ -107,12 +127,59 @@ def of_stages(series: Series) -> Lateness | None:
     before = _parts_before_exchange(series, used)
     arrival = np.stack([sum(before.values()) - before["forward"], sum(before.values())], axis=1)
     whole = arrival[:, 1] + series.rank_stages["backward"][:, used]
-    chosen = np.take_along_axis(arrival, _widest(arrival)[None, None, :], axis=1)[:, 0]
-    behind = over_others(chosen)
-    late = np.minimum(behind, -over_others(whole - chosen))
-    parts = {name: over_others(values) for name, values in before.items()}
+    point = _widest(arrival)
+    chosen = np.take_along_axis(arrival, point[None, None, :], axis=1)[:, 0]
+    return _Arrivals(used, before, chosen, point == 1, whole - chosen)
+
+
+def of_stages(series: Series) -> Lateness | None:
+    """From a run's batches tables: its steady steps that follow another; None if there is none."""
+    found = _arrivals(series)
+    if found is None:
+        return None
+    behind = over_others(found.arrival)
+    late = np.minimum(behind, -over_others(found.rest))
+    parts = {name: over_others(values) for name, values in found.before.items()}
     step_ns = float(np.median(series.steady_ns))  # also of a first step, which has no lateness
-    return Lateness(BY_STAGES, used, late, behind, _alone(chosen, late), parts, step_ns, np.zeros(len(late)))
+    return Lateness(
+        BY_STAGES, found.steps, late, behind, _alone(found.arrival, late), parts, step_ns, np.zeros(len(late))
+    )
+
+
+def parts_of_stages(series: Series) -> dict[str, float]:
+    """What the mean steady step of the job is made of, ns, from stages alone; the parts add up.
+
+    Returns:
+        :data:`~analysis.frames.steps.STAGES`, mean over ranks, without waiting for the last rank to come to
+        the exchange; and that, by what the last rank took longer for
+        (:data:`~analysis.frames.behind.WAITS`). Of a longer forward pass or update it is not known whether
+        kernels or the host made it so: other.
+    """
+    stages = {name: float(ns[:, series.steady].mean()) for name, ns in series.rank_stages.items()}
+    waits = dict.fromkeys(WAITS, 0.0)
+    # The job's time is that of the rank that took longest for all steps.
+    waits["wait_other"] = float(series.pace_ns.mean()) - sum(stages.values())
+    found = _arrivals(series)
+    if found is None:
+        return stages | waits
+    last = found.arrival.argmax(axis=0)[None]
+
+    def longer(of_ranks: np.ndarray) -> np.ndarray:
+        """By how much the last rank's is longer than each rank's."""
+        return np.maximum(np.take_along_axis(of_ranks, last, axis=0) - of_ranks, 0)
+
+    wait = np.minimum(longer(found.arrival), longer(-found.rest))
+    behind = {name: longer(ns) for name, ns in found.before.items()}
+    behind["forward"] = np.where(found.after_forward, behind["forward"], 0)
+    every = np.maximum(sum(behind.values()), 1.0)
+    waits["wait_data"] = float((wait * behind["load"] / every).mean())
+    waits["wait_host"] = float((wait * behind["other"] / every).mean())
+    waits["wait_other"] += float(wait.mean()) - waits["wait_data"] - waits["wait_host"]
+    # A rank waits in its forward pass where that begins with an exchange, as a broadcast.
+    in_forward = np.where(found.after_forward, 0, np.minimum(wait, longer(-found.before["forward"])))
+    stages["forward"] -= float(in_forward.mean())
+    stages["backward"] -= float((wait - in_forward).mean())
+    return stages | waits
 
 
 def _parts_before_exchange(series: Series, steps: np.ndarray) -> dict[str, np.ndarray]:

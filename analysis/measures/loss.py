@@ -21,8 +21,10 @@ import pandas as pd
 from analysis.display.metrics import CONFIDENCE, IN_RUN, Metric, names_of
 from analysis.display.numbers import digits
 from analysis.frames.anatomy import anatomy
+from analysis.frames.behind import BEHIND, CAUSES, WAITS
 from analysis.frames.divide import PARTS, SPLIT, STAGES, WITHIN
 from analysis.frames.study import Study
+from analysis.measures.batches import STAGES_SHOWN
 from analysis.measures.points import Point
 from analysis.statistics import estimates, inside_run
 
@@ -60,11 +62,29 @@ _REST = Metric(
     "unattri-\nbuted",
     places=1,
 )
+# From stages alone, which every run has; waiting for late ranks is in none of them.
+LATE_RANKS = "late_ranks"
+BY_STAGES = (*STAGES_SHOWN, LATE_RANKS)
+_MORE = (
+    *(
+        (name, f"of wait:\n{cause}", f"part of waiting for ranks: the last rank was late by {BEHIND[name]}")
+        for name, cause in zip(WAITS, CAUSES, strict=True)
+    ),
+    *(
+        (stage, head, f"part of loss_pct from stages alone: growth of {meaning}")
+        for stage, (head, meaning) in STAGES_SHOWN.items()
+    ),
+    (LATE_RANKS, "late\nranks", "part of loss_pct from stages alone: growth of waiting for late ranks"),
+    ("few_steps", "in few\nsteps", "part of loss_pct in few long steps: growth of mean less median step"),
+)
+_MORE_PARTS = tuple(
+    Metric(f"loss_{name}_pct", meaning, head, places=1, detail=True) for name, head, meaning in _MORE
+)
 _NOTE = Metric("loss_note", "reason why the parts are not available", text=True, detail=True)
 _NO_KERNELS = "no profiled run with kernels"
 _NO_COLLECTIVES = "no collectives in the traces of several ranks"
 _DISAGREE = "profiled and unprofiled runs disagree by more than half of the loss"
-METRICS = (_LOSS, *_PARTS, _REST, _NOTE)
+METRICS = (_LOSS, *_PARTS, _REST, *_MORE_PARTS, _NOTE)
 _RESAMPLES = 2000
 # Profiled runs that leave more than this share of the loss without a part do not tell its cause ...
 UNATTRIBUTED_SHARE = 0.5
@@ -114,7 +134,7 @@ def parts_of_run(run: str, frame: pd.DataFrame) -> Parts:
         sampled = _sampled(means[columns].to_numpy(), steps[columns].to_numpy().T, generator)
         # Few steps draw errors of any size: nothing takes less than no time, or more than a step.
         parts |= dict(zip((*names, whole), np.clip(sampled, 0, steps["wall_ns"].max()), strict=True))
-    return parts
+    return parts | {name: np.array(means[f"{name}_ns"]) for name in WAITS if f"{name}_ns" in means}
 
 
 def _sampled(means: np.ndarray, took: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -148,9 +168,23 @@ def loss_of(points: Sequence[Point], efficiency_pct: float, parts: Mapping[Point
     row: dict[str, Any] = {"loss_pct": 100 - efficiency_pct}
     pairs = [(point, point.baseline) for point in points if point.baseline]
     row["loss_note"] = _note(pairs, parts)
-    if not pairs or row["loss_note"]:
+    if not pairs:
         return row
     taken_ns = sum(point.images / point.rate.value * 1e9 for point in points)  # mean steps
+    grown = sum(point.stages_ns - _work(point, base) * base.stages_ns for point, base in pairs)
+    by_stages = {name: float(ns) for name, ns in (100 * grown / taken_ns).items()}
+    by_stages[LATE_RANKS] = sum(by_stages[name] for name in WAITS)
+    row |= {f"loss_{name}_pct": pct for name, pct in by_stages.items()}
+    grown_ns = sum(point.tail_ns - _work(point, base) * base.tail_ns for point, base in pairs)
+    row["loss_few_steps_pct"] = 100 * grown_ns / taken_ns
+    if row["loss_note"]:
+        return row
+    row |= {
+        f"loss_{name}_pct": 100 * float(sum(
+            parts[point][name] - _work(point, base) * parts[base][name] for point, base in pairs
+        )) / taken_ns
+        for name in WAITS if all(name in parts[one] for pair in pairs for one in pair)
+    }  # fmt: skip
     for name in _KEPT:
         if all(name in parts[one] for pair in pairs for one in pair):
             grown_ns = sum(
@@ -196,7 +230,8 @@ def without_meaningless_parts(row: Mapping[str, Any]) -> dict[str, Any]:
         note = _DISAGREE
     if not note:
         return dict(row)
-    return {**row, **dict.fromkeys(names_of((*_PARTS, _REST))), "loss_note": note}
+    parts = [*names_of((*_PARTS, _REST)), *(f"loss_{name}_pct" for name in WAITS)]
+    return {**row, **dict.fromkeys(parts), "loss_note": note}
 
 
 def other_steps(row: Mapping[str, Any]) -> str:

@@ -11,12 +11,14 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 
 from analysis.display.metrics import telling
 from analysis.display.numbers import label_of
 from analysis.frames.kernel_sums import COSTS, Costs
 from analysis.frames.steps import Series, all_series
 from analysis.frames.study import Source, Study
+from analysis.measures.lateness import parts_of_stages
 from analysis.measures.peaks import Bound, bound_of, costs_of
 from analysis.statistics import estimates
 from jobs.run_fields import fields_of, is_default, own_names
@@ -28,6 +30,7 @@ NO_SAMPLES = "samples per step are unknown; run the program with profiling.watch
 OWN_RUNS = "it needs runs that scaleprof started or watched"
 POINT_FIELDS = fields_of("workload", "size", "length")
 NOT_ALIKE = fields_of("size", "length")  # in which a point may differ from its baseline
+LONG_TAIL = 0.05  # by which the mean step is longer than the median one, as a share
 WIDE_SCATTER = 0.1  # standard deviation of the logarithm of the runs' medians
 
 _NO_BOUND = Bound("", None, None)
@@ -112,6 +115,23 @@ class Point:
         """
         given = {name: value for name, value in self.fields.items() if not is_default(name, value)}
         return estimates.SEED + zlib.crc32(repr(sorted(given.items(), key=str)).encode()) % 2**20
+
+    @cached_property
+    def stages_ns(self) -> pd.Series:
+        """What a step at its rate is made of by stages (:func:`parts_of_stages`); adds up to its time."""
+        parts = pd.DataFrame([parts_of_stages(series) for _, series in self.timed]).mean()
+        return parts * (self.images / self.rate.value * 1e9 / parts.sum())
+
+    @cached_property
+    def mean_ns(self) -> float:
+        """Mean step of the job: what its rate is of."""
+        return float(np.median([series.pace_ns.mean() for _, series in self.timed]))
+
+    @cached_property
+    def tail_ns(self) -> float:
+        """By how much the mean step is longer than the median one, mean over its runs."""
+        paces = [series.pace_ns for _, series in self.timed]
+        return float(np.mean([pace.mean() - np.median(pace) for pace in paces]))
 
     @cached_property
     def batch(self) -> estimates.Drawn:
@@ -245,6 +265,10 @@ def findings(points: Sequence[Point]) -> Iterator[Finding]:
         medians = [float(np.median(series.steady_ns)) for _, series in worst.timed]
         data = {"n": len(scattered), "of": of, "factor": max(medians) / min(medians)}
         yield Finding("runs_differ", configuration=_label(worst, points), data=data)
+    if tails := [point for point in points if point.tail_ns > LONG_TAIL * point.mean_ns]:
+        worst = max(tails, key=lambda point: point.tail_ns / point.mean_ns)
+        data = {"n": len(tails), "of": of, "tail_pct": 100 * worst.tail_ns / worst.mean_ns}
+        yield Finding("few_long_steps", configuration=_label(worst, points), data=data)
     lengths: dict[tuple, set[int]] = {}
     for point in points:
         key = tuple(str(value) for name, value in point.fields.items() if name != "batches")

@@ -42,6 +42,7 @@ from analysis.measures.certainty import (
     unexplained,
     without_unusable_intervals,
 )
+from analysis.measures.loss import BY_STAGES
 from analysis.measures.points import Point, Scaling, choose_scaling, points_of
 from analysis.published import reference
 from analysis.published.explain import explain as explained
@@ -504,6 +505,8 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
     ]
     if not scaled:
         return None
+    if all(row["loss_compute_pct"] is None for row in scaled):
+        return _by_stages_part(scaled, group_by)
     split = any(row["loss_exposed_transfer_pct"] is not None for row in scaled)
     host_bound = any(row["loss_idle_host_bound_pct"] is not None for row in scaled)
     names = (*PARTS[:2], *(WITHIN["exposed_communication"] if split else ()), *PARTS[2:], "unattributed")
@@ -515,6 +518,17 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
     ]
     caption = "Growth of each part of a profiled step relative to the baseline; negative: it shrank."
     return Part("Loss of scaling efficiency by part of the step, percentage points", scaled, shown, caption)
+
+
+def _by_stages_part(scaled: Rows, group_by: Sequence[str]) -> Part:
+    """The same where no profiled run tells the parts: by stages, which every run has."""
+    names = (*BY_STAGES, "wait_data")
+    by_stages = picked(loss.METRICS, "loss_pct", *(f"loss_{name}_pct" for name in names))
+    title = "Loss of scaling efficiency by stage, percentage points"
+    return Part(title, scaled, columns([*_who(scaled, group_by), *by_stages]), _LATE)
+
+
+_LATE = "Growth of each stage relative to the baseline, without waiting for late ranks; negative: it shrank."
 
 
 def _use_part(own: Rows, group_by: Sequence[str]) -> Part:

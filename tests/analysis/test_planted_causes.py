@@ -6,7 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from analysis.frames.behind import CAUSES, WAITS
 from analysis.frames.load import load
+from analysis.measures.loss import BY_STAGES
 from analysis.report.base import Context
 from analysis.report.build import build
 from analysis.report.diagnosis import diagnosis
@@ -69,6 +71,54 @@ def test_the_loss_tells_transfer_from_wait(slow_gpu):
     assert row["loss_exposed_transfer_pct"] < 0.5
     both = row["loss_exposed_wait_pct"] + row["loss_exposed_transfer_pct"]
     assert both == pytest.approx(row["loss_exposed_communication_pct"], rel=1e-9)
+
+
+# What is planted on ranks -> the cause of the others' waits, and their waits in ms, of each of eight ranks.
+CAUSES_OF_WAITS = {
+    "data by turns": (Job(by_turns_ms=14.0), {"data": 14.0 * 7 / 8}),
+    "data of one rank": (Job(slow=(3,), load_ms=14.0), {"data": 14.0 * 7 / 8}),
+    "host of one rank": (Job(slow=(3,), host_ms=14.0), {"host": 14.0 * 7 / 8}),
+    "kernels of one rank": (Job(slow=(3,), gpu=0.1), {"compute": 12.2 * 7 / 8}),
+    "kernels and data": (
+        Job(slow=(3,), gpu=0.1, load_ms=14.0),
+        {"compute": 12.2 * 7 / 8, "data": 14 * 7 / 8},
+    ),
+    "nothing": (Job(), {}),
+}
+
+
+@pytest.mark.parametrize("name", CAUSES_OF_WAITS)
+def test_waits_have_the_cause_that_made_the_last_rank_late(name, tmp_path):
+    job, planted_ms = CAUSES_OF_WAITS[name]
+    write_sweep(tmp_path, [replace(job, ranks=1), job], noise=NO_NOISE, **FAST)
+    (row,) = [row for row in scaled_rows(load(tmp_path)) if row["world_size"] == 8]
+    step = row["step_ms"]
+    for cause in CAUSES:
+        expected = 100 * planted_ms.get(cause, 0.0) / step
+        assert row[f"loss_wait_{cause}_pct"] == pytest.approx(expected, abs=0.15), cause
+    assert sum(row[f"loss_{wait}_pct"] for wait in WAITS) == pytest.approx(row["loss_exposed_wait_pct"])
+    # Stages alone tell as much of the data, and add up to the loss.
+    (tmp_path / "stages").mkdir()
+    write_sweep(tmp_path / "stages", [replace(job, ranks=1), job], noise=NO_NOISE, repetitions={"none": 2})
+    (row,) = [row for row in scaled_rows(load(tmp_path / "stages")) if row["world_size"] == 8]
+    assert row["loss_wait_data_pct"] == pytest.approx(100 * planted_ms.get("data", 0.0) / step, abs=0.15)
+    assert sum(row[f"loss_{stage}_pct"] for stage in BY_STAGES) == pytest.approx(row["loss_pct"])
+    assert sum(row[f"loss_{wait}_pct"] for wait in WAITS) == pytest.approx(row["loss_late_ranks_pct"])
+
+
+def test_bursts_of_workers_are_data_and_in_few_steps(tmp_path):
+    job = Job(bursts_ms=40.0)
+    write_sweep(
+        tmp_path, [replace(job, ranks=1), job], seed=2, batches=100, repetitions={"none": 3, "torch": 1}
+    )
+    study = load(tmp_path)
+    (row,) = [row for row in scaled_rows(study) if row["world_size"] == 8]
+    # Of every fourth step the largest of eight: 40 (1 + 1/2 ... + 1/8) = 109 ms, a quarter of it a step.
+    assert row["loss_pct"] == pytest.approx(100 * 27.2 / 150, abs=7)
+    data = row["loss_exposed_loader_pct"] + row["loss_wait_data_pct"]
+    assert data == pytest.approx(row["loss_pct"], abs=5) and row["loss_few_steps_pct"] > 0.7 * row["loss_pct"]
+    (found,) = [one for one in study.findings if one.code == "few_long_steps"]
+    assert (found.data["n"], found.data["of"]) == (1, 2) and 10 < found.data["tail_pct"] < 30
 
 
 def test_one_rank_s_trace_tells_no_transfer_from_wait_and_says_so(slow_gpu, tmp_path):
