@@ -81,6 +81,8 @@ class RankReport(_Record):
     peak_memory_bytes: int = 0
     peak_device_memory_bytes: int | None = None  # of tensors
     peak_device_reserved_bytes: int | None = None  # that PyTorch took from the device: what must fit
+    device_memory_bytes: int | None = None  # of its GPU; of several the largest
+    compute_capability: str = ""  # of its GPU, e.g. "9.0"
     device_used_bytes: int | None = None  # of the device when the batches ended, all that uses it included
     metered_s: float = 0.0  # from before the first batch to after the last; 0: not metered
     device_energy_j: float | None = None  # of the GPUs that it drives, in that time

@@ -23,6 +23,7 @@ def facts_of_process(devices: Iterable["torch.device"]) -> dict[str, Any]:
     import torch
 
     gpus = [device for device in devices if device.type == "cuda"]
+    memory = [torch.cuda.get_device_properties(device).total_memory for device in gpus]
     versions: dict[str, str] = {"torch": str(torch.__version__)}
     if gpus:
         versions |= {"cuda": torch.version.cuda or "?", "cudnn": str(torch.backends.cudnn.version())}
@@ -34,6 +35,8 @@ def facts_of_process(devices: Iterable["torch.device"]) -> dict[str, Any]:
         "peak_memory_bytes": peak_memory_bytes(),
         "peak_device_memory_bytes": max(map(torch.cuda.max_memory_allocated, gpus), default=None),
         "peak_device_reserved_bytes": max(map(torch.cuda.max_memory_reserved, gpus), default=None),
+        "device_memory_bytes": max(memory, default=None),
+        "compute_capability": "{}.{}".format(*torch.cuda.get_device_capability(gpus[0])) if gpus else "",
         "device_used_bytes": max(map(device_used_bytes, gpus), default=None),
         "versions": versions,
     }

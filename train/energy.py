@@ -6,7 +6,6 @@ cost the batches nothing. A GPU's counter is its rank's; the processors' are the
 """
 
 import math
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,8 +23,7 @@ MOST_W = 1000.0  # of a processor package that does not say its limit
 GPU_COUNTS_EVERY_S = 0.1  # NVML's counter of energy is renewed so often
 _LONG_ENOUGH_S = 5.0  # then that is 2 %
 _MICRO, _MILLI = 1e-6, 1e-3
-PERIOD_S = 0.02  # between two readings of a GPU's power; NVML's own are 20 to 100 ms apart
-# Of the action before it is metered: what NVML calls power may be the mean over the second before.
+# Of the action before it is metered.
 SETTLE_S = 1.0
 TIMES = 5  # an action is metered, one time after the other: how much these differ says how sure the mean is
 
@@ -120,35 +118,29 @@ def open_meters(
 
 
 def gpu_energy(device: torch.device) -> Callable[[], float] | str:
-    """Joules that a GPU has used since its driver was loaded; why not, if NVML does not tell."""
+    """What reads the joules that a GPU has used since its driver was loaded; why not, before Volta."""
     import pynvml
 
-    return nvml_reading(pynvml, _uuid(device), "nvmlDeviceGetTotalEnergyConsumption")
-
-
-def _uuid(device: torch.device) -> str:
     # NVML numbers all GPUs, PyTorch those of CUDA_VISIBLE_DEVICES; this is the same to both.
-    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+    return nvml_counter(pynvml, f"GPU-{torch.cuda.get_device_properties(device).uuid}")
 
 
-def nvml_reading(nvml: Any, uuid: str, function: str) -> Callable[[], float] | str:
-    """What reads a GPU's joules or watts (NaN: it cannot any more); or why none can.
+def nvml_counter(nvml: Any, uuid: str) -> Callable[[], float] | str:
+    """What reads a GPU's joules (NaN: it cannot any more); or why none can.
 
     Args:
         nvml: the module ``pynvml``, or what acts like it.
-        function: of NVML, which takes the GPU's handle and gives thousandths.
     """
-    read = getattr(nvml, function)
     try:
         nvml.nvmlInit()
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
-        read(handle)
+        nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
     except nvml.NVMLError as error:
         return f"NVML: {error}"
 
     def reading() -> float:
         try:
-            return read(handle) * _MILLI
+            return nvml.nvmlDeviceGetTotalEnergyConsumption(handle) * _MILLI
         except nvml.NVMLError:
             return math.nan  # a meter that fails must not cost the run
 
@@ -269,44 +261,6 @@ def counted(
     return Metered(joules / used.seconds, used.seconds, calls, f"energy counted over {used.seconds:.2f} s")
 
 
-def sampled(
-    watts: Callable[[], float], action: Action, seconds: float, settle_s: float = SETTLE_S,
-    period_s: float = PERIOD_S, clock: Clock = time.perf_counter,
-) -> Metered:  # fmt: skip
-    """Mean power over time by readings in a thread.
-
-    Args:
-        watts: the power now; NaN where it cannot be read.
-        action: returns when the device has done it.
-    """
-    repeat(action, settle_s, clock)
-    readings: list[tuple[float, float]] = []  # seconds, W
-    done = threading.Event()
-
-    def read() -> None:
-        last, ended = clock(), False
-        while not ended:
-            ended = done.wait(period_s)
-            now = clock()
-            readings.append((now - last, watts()))
-            last = now
-
-    reader = threading.Thread(target=read, daemon=True)
-    start = clock()
-    reader.start()
-    try:
-        calls = repeat(action, seconds, clock)
-    finally:
-        spent = clock() - start
-        done.set()
-        reader.join()
-    valid = [(over, power) for over, power in readings if not math.isnan(power)]
-    over = sum(seconds for seconds, _ in valid)
-    mean = sum(seconds * power for seconds, power in valid) / over if over else None
-    note = f"readings in {spent:.2f} s: {len(valid)}, failed: {len(readings) - len(valid)}"
-    return Metered(mean, spent, calls, note)
-
-
 def repeat(action: Action, seconds: float, clock: Clock) -> int:
     """Repeat an action for at least so many seconds, once at least; how often."""
     start, calls = clock(), 0
@@ -323,10 +277,7 @@ def open_meter(device: torch.device, powercap: Path = POWERCAP) -> tuple[Meter |
         if isinstance(counters, str):
             return None, counters
         return partial(counted, Meters(None, counters)), f"RAPL, packages: {len(counters.packages)}"
-    import pynvml
-
-    if not isinstance(counter := gpu_energy(device), str):
-        return partial(counted, Meters(counter, None)), "NVML's energy counter"
-    # GPUs before Volta have no counter of energy.
-    power = nvml_reading(pynvml, _uuid(device), "nvmlDeviceGetPowerUsage")
-    return (None, power) if isinstance(power, str) else (partial(sampled, power), "NVML's power readings")
+    counter = gpu_energy(device)
+    if isinstance(counter, str):
+        return None, counter
+    return partial(counted, Meters(counter, None)), "NVML's energy counter"

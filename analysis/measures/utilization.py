@@ -3,6 +3,7 @@
 Of one device from the times of its kernels, and what the tool estimated of their launches.
 """
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ METRICS = (
         key=True,
     ),
     Metric("device_name", "name of the device", text=True, table=False),
+    Metric("device_memory_gb", "memory of the GPU, 1e9 bytes", table=False),
+    Metric("compute_capability", "compute capability of the GPU", text=True, table=False),
     Metric(
         "attributed_steps",
         "profiled steps with kernels; the next five columns cover only their time",
@@ -210,8 +213,15 @@ def _of_run(study: Study, source: Source) -> pd.DataFrame:
         rank = tables.rank_of(path.parent)
         if unnamed:
             study.note("rows_left_out", source, rank=rank, n=unnamed, what=_NO_DEVICE)
-        name = source.device_by_rank.get(rank)
-        devices += [{"run": source.id, "rank": rank, "device_name": name, **row} for row in of_devices]
+        facts: dict[str, Any] = {
+            "run": source.id,
+            "rank": rank,
+            "device_name": source.device_by_rank.get(rank),
+        }
+        for report in [one for one in source.manifest.ranks if one.rank == rank] if source.manifest else []:
+            facts["device_memory_gb"] = (report.device_memory_bytes or math.nan) / 1e9
+            facts["compute_capability"] = report.compute_capability
+        devices += [facts | row for row in of_devices]
         # A step in which nothing ran was not idle, but not recorded.
         recorded, without = recorded + len(busy), without + int((~busy).sum())
     note_left_out(study, source, without, recorded, untimed_launches(study, source))

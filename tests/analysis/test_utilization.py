@@ -12,7 +12,7 @@ from analysis.measures.utilization import notable
 from analysis.report.build import build
 from profiling import tables, tools
 from tests.analysis.commands import one_line_error, run
-from tests.analysis.synthetic import Truth, run_of, write_sweep
+from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_sweep_record
 from tests.profiling.traces import Trace, tensors
 
 MODULE = "analysis.utilization"
@@ -138,9 +138,12 @@ def test_a_cpu_and_a_profiler_that_does_not_record_blocks_say_why_they_are_not_k
 
 
 def test_without_a_run_on_one_gpu_there_is_no_speedup(tmp_path):
-    write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch")], Truth(device="cpu"))
+    gpu = {"device_memory_bytes": 80 * 10**9, "compute_capability": "9.0"}
+    write_run(tmp_path, run_of(gpus_per_node=2, profile="torch"), Truth(device="cpu"), **gpu)
+    write_sweep_record(tmp_path)
     ran = run(MODULE, tmp_path, "--format", "json")
     assert [row["rank"] for row in ran.json] == [0, 1]  # timed by its profiled run, which is one
+    assert {(row["device_memory_gb"], row["compute_capability"]) for row in ran.json} == {(80, "9.0")}
     assert all(row["speedup"] is None for row in ran.json)
     out = run(MODULE, tmp_path, "--notes").out
     assert "each rank" in out and "each GPU" not in out

@@ -64,8 +64,9 @@ def test_one_or_two_says_a_row_a_rank_and_what_the_second_gained(tmp_path, train
     assert all(row["sm_efficiency_pct"] == "" and "a CPU has no" in row["unknown"] for row in ran.csv)
 
 
-def test_ways_to_exchange_gradients_are_told_apart_by_their_shares(tmp_path, trained):
+def test_ways_to_exchange_gradients_are_told_apart_by_their_shares(data_set, tmp_path, trained):
     sizes = {"gpus_per_node": [1, 2], "batch": 2, "batches": 6, "model": "squeezenet1_1"}
+    sizes["data"] = str(data_set)
     directory = trained(sized_down("alexnet", tmp_path, **sizes))
     chart = tmp_path / "shares.html"
     ran = run("analysis.activities", directory, "--shares", "--chart", chart, "--format", "csv")

@@ -1,15 +1,15 @@
 """Energy of the timed batches, and power of what is repeated: counters, readings, or why there are none."""
 
-import threading
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from train import energy
-from train.energy import Meters, Rapl, Used, added, nvml_reading, open_meters, open_rapl
+from train.energy import Meters, Rapl, Used, added, nvml_counter, open_meters, open_rapl
 
 ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
 
@@ -34,27 +34,10 @@ class NvmlError(Exception):
     pass
 
 
-class Nvml:
-    """What NVML says, recorded: the counter of an H100, in millijoules."""
-
-    NVMLError = NvmlError
-
-    def __init__(self, *millijoules: int) -> None:
-        self.left = list(millijoules)
-        self.asked: list[bytes] = []
-
-    def nvmlInit(self) -> None:
-        pass
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: bytes) -> str:
-        self.asked.append(uuid)
-        return "handle"
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:
-        assert handle == "handle"
-        if not self.left:
-            raise NvmlError("Not Supported")
-        return self.left.pop(0)
+def nvml_of(*millijoules: int) -> Mock:
+    """What NVML says: the counter of an H100, in millijoules."""
+    values = [*millijoules, *[NvmlError("Not Supported")] * 3]
+    return Mock(NVMLError=NvmlError, nvmlDeviceGetTotalEnergyConsumption=Mock(side_effect=values))
 
 
 def test_packages_add_up_and_counters_wrap_around(tmp_path):
@@ -100,7 +83,7 @@ def test_a_node_is_metered_once(tmp_path):
 @pytest.mark.parametrize("before_start", [False, True])
 def test_a_counter_that_goes_away_costs_its_figure_and_not_the_run(tmp_path, before_start):
     path = package(tmp_path, 0, 5)
-    meters = Meters(nvml_reading(Nvml(1, 2), "GPU-1", ENERGY), Rapl([path]), ticking(0.0, 0.1))
+    meters = Meters(nvml_counter(nvml_of(1, 2), "GPU-1"), Rapl([path]), ticking(0.0, 0.1))
     if not before_start:
         meters.start()
     (path / "energy_uj").unlink()
@@ -113,23 +96,23 @@ def test_a_counter_that_goes_away_costs_its_figure_and_not_the_run(tmp_path, bef
 
 
 def test_a_gpus_counter_is_read_by_its_uuid():
-    nvml = Nvml(7, 1_000_000, 1_036_500)  # one reading to see whether it is there
-    meters = Meters(nvml_reading(nvml, "GPU-abc", ENERGY), None, ticking(1.0, 2.0))
+    nvml = nvml_of(7, 1_000_000, 1_036_500)  # one reading to see whether it is there
+    meters = Meters(nvml_counter(nvml, "GPU-abc"), None, ticking(1.0, 2.0))
     meters.start()
     assert meters.stop() == Used(1.0, 36.5, None, [])
-    assert nvml.asked == [b"GPU-abc"]
+    nvml.nvmlDeviceGetHandleByUUID.assert_called_once_with(b"GPU-abc")
 
 
 def test_the_gpus_of_one_rank_add_up():
     """As DataParallel drives them; one that tells nothing leaves no figure."""
     one, other = (
-        nvml_reading(Nvml(0, 1_000, 3_000), "GPU-1", ENERGY),
-        nvml_reading(Nvml(0, 5_000, 6_000), "GPU-2", ENERGY),
+        nvml_counter(nvml_of(0, 1_000, 3_000), "GPU-1"),
+        nvml_counter(nvml_of(0, 5_000, 6_000), "GPU-2"),
     )
     meters = Meters(added([one, other]), None, ticking(1.0, 2.0))
     meters.start()
     assert meters.stop().device_j == 3.0
-    assert added([one, nvml_reading(Nvml(), "GPU-2", ENERGY)]) == "NVML: Not Supported"
+    assert added([one, nvml_counter(nvml_of(), "GPU-2")]) == "NVML: Not Supported"
 
 
 @pytest.mark.parametrize(
@@ -146,81 +129,44 @@ def test_energy_of_a_short_run_is_uncertain(seconds, joules, why):
 class Load:
     """A device that takes half a second a call, and by its own clock draws 100 W for 2 s, then 300 W."""
 
-    def __init__(self, every_w=None):
-        self.now, self.every_w = 0.0, every_w
-        self.read = threading.Semaphore(0)
+    now = 0.0
 
     def __call__(self):
         self.now += 0.5
 
-    def and_wait_for_the_reader(self):
-        self()
-        for _ in range(2):  # the first may have begun before
-            assert self.read.acquire(timeout=30)
-
     def joules(self):
         return 100 * min(self.now, 2) + 300 * max(0, self.now - 2)
-
-    def watts(self):
-        power_w = 100.0 if self.now <= 2 else 300.0
-        self.read.release()
-        return power_w
 
     def clock(self):
         return self.now
 
 
-def test_power_is_what_the_counter_adds_over_time():
-    load = Load()
-    meters = energy.Meters(load.joules, None, load.clock)
-    used = energy.counted(meters, load, 3.0, settle_s=1.0, clock=load.clock)
-    # From 1 s on: 1 s of 100 W, 2 s of 300 W.
-    assert used == energy.Metered(pytest.approx(700 / 3), 3.0, 6, "energy counted over 3.00 s")
-
-
 def test_power_is_metered_several_times_and_settles_before_the_first():
     load = Load()
-    meters = energy.Meters(load.joules, None, load.clock)
+    meters = Meters(load.joules, None, load.clock)
     used = energy.several(partial(energy.counted, meters, clock=load.clock), load, 4.0, times=4)
     # After the second that does not count: 1 s of 100 W, then of 300 W each.
     assert [one.watts for one in used] == [100, 300, 300, 300] and {one.calls for one in used} == {2}
-    failed = energy.Meters(lambda: float("nan"), None, load.clock)
+    failed = Meters(lambda: float("nan"), None, load.clock)
     (told,) = energy.several(partial(energy.counted, failed, clock=load.clock), load, 4.0)
     assert told.watts is None and told.note
 
 
-def test_what_a_gpu_drew_before_it_settled_does_not_count():
-    load = Load()
-    settled, calls = 2.0, []
-
-    def action():
-        calls.append(load.now)
-        load() if load.now < settled else load.and_wait_for_the_reader()
-
-    used = energy.sampled(load.watts, action, 2.0, settle_s=settled, period_s=1e-4, clock=load.clock)
-    assert (used.watts, used.seconds, used.calls, len(calls)) == (300, 2.0, 4, 8)
-
-
-@pytest.mark.parametrize("function", [ENERGY, "nvmlDeviceGetPowerUsage"])
-def test_a_gpus_power_comes_from_its_counter_or_else_from_readings(monkeypatch, function):
+def test_a_gpus_power_comes_from_its_counter(monkeypatch):
     import pynvml
 
     def has_none(_):
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
-    gpu, asked = torch.device("cuda", 0), []
+    gpu, asked, values = torch.device("cuda", 0), [], iter([5, 1_000_000, 1_123_400])
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="1-2"))
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: asked.append(uuid) or "handle")
-    for name in (ENERGY, "nvmlDeviceGetPowerUsage"):
-        monkeypatch.setattr(pynvml, name, has_none)
+    monkeypatch.setattr(pynvml, ENERGY, has_none)
     assert energy.open_meter(gpu) == (None, "NVML: Not Supported")
     # One reading to see whether there is any, then those of the meter.
-    values = iter([5, 1_000_000, 1_123_400] if function == ENERGY else [5, 123_400])
-    monkeypatch.setattr(pynvml, function, lambda handle: next(values, None) or has_none(handle))
-    meter, note = energy.open_meter(gpu)
-    assert set(asked) == {b"GPU-1-2"} and note.startswith("NVML")
+    monkeypatch.setattr(pynvml, ENERGY, lambda handle: next(values, None) or has_none(handle))
+    meter, _ = energy.open_meter(gpu)
     used = meter(lambda: None, 0, settle_s=0)
-    assert used.watts * (used.seconds if function == ENERGY else 1) == pytest.approx(123.4)
-    monkeypatch.setattr(pynvml, function, has_none)
+    assert used.watts * used.seconds == pytest.approx(123.4) and set(asked) == {b"GPU-1-2"}
     assert meter(lambda: None, 0, settle_s=0).watts is None

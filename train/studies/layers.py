@@ -191,7 +191,7 @@ def measure(study: common.Study, specs: list[LayerSpec], device: torch.device) -
         recorder.find("not_recorded", what=f"power and energy: {note}")
     else:
         # First of all, as a device that has just worked draws more than an idle one, and warms up for long.
-        for used in energy.several(meter, lambda: time.sleep(energy.PERIOD_S), METERED_S):
+        for used in energy.several(meter, lambda: time.sleep(0.02), METERED_S):
             recorder.quantity("peaks", name, "idle_w", used.watts, f"{note}: {used.note}")
             idle_w += [] if used.watts is None else [used.watts]
     recorder.quantity("peaks", name, "flops_per_s", gemm_rate(device, "fp32", PEAK_S), "fp32, measured")
