@@ -36,7 +36,7 @@ def _draw(answer: Answer, arguments: argparse.Namespace) -> None:
     from analysis.report.communication import page
     from analysis.report.render import render
 
-    output.write_bytes(render(page(answer.rows, arguments.path.name)).encode(), arguments.chart)
+    output.write(render(page(answer.rows, arguments.path.name)), arguments.chart)
 
 
 main = Command(

@@ -19,7 +19,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.display import output
 from analysis.frames import load as results
 from analysis.frames.measure import columns_of
 from analysis.frames.study import Study
@@ -112,13 +111,11 @@ class Question:
         for name, value in settings.items():
             words += _flag(name, value)
         command = importlib.import_module(self._module)
-        with output.caught() as answers:
-            try:
-                command.main(words)
-            except UnknownFlags as wrong:
-                raise UserError(_no_parameter(self._module, wrong)) from None
-        ((answer, findings),) = answers
-        frame = output.to_frame(answer.rows, answer.columns)
+        try:
+            answer, study, _ = command.main.answer(words)
+        except UnknownFlags as wrong:
+            raise UserError(_no_parameter(self._module, wrong)) from None
+        frame, findings = answer.frame(), [*answer.verdict, *study.findings]
         of_command = [metric for of in columns_of(command).values() for metric in of]
         metrics = [*of_command, *answer.columns]
         meaning = {name: metric.description for metric in metrics for name in metric.names if name in frame}

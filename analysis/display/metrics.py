@@ -5,7 +5,7 @@ the list of ``--columns``, the columns of the terminal's and the report's tables
 docs/columns.md.
 """
 
-import re
+import io
 import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,47 +43,11 @@ UNITS = {
     "flops_per_s": "FLOP/s", "_per_s": "/s", "_s": "s", "_db": "dB", "_gb": "GB", "_mbyte": "MB",
     "_w": "W",
 }  # fmt: skip
-_UNIT_WORDS = frozenset(re.findall("[a-z]+", " ".join(UNITS.values()).lower()))
-_WIDEST = 110  # of the list of --columns
-
-
-def _width() -> int:
-    """Of the list of --columns: the terminal's, as argparse has it for the flags."""
-    return max(60, min(_WIDEST, shutil.get_terminal_size((_WIDEST + 2, 24)).columns - 2))
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of the terminal's table.
-
-    Attributes:
-        header: short, with the unit; "\\n" breaks it.
-        value: of a row: a number, by which a table of the report sorts, or text.
-        left: text, not a number.
-        key: it tells the rows apart, so that it is kept in a terminal too narrow for all columns.
-        printed: a row's cell, where that is more than the value's digits.
-        help: what it means.
-        priority: where the terminal is too narrow, those of 0 are dropped first, those of 2 last.
-        width: characters of a line of its cells, if they are wrapped; None: they are not.
-    """
-
-    header: str
-    value: Callable[[Mapping[str, Any]], Any]
-    left: bool = False
-    key: bool = False
-    printed: Callable[[Mapping[str, Any]], str] | None = None
-    help: str = ""
-    priority: int = 1
-    width: int | None = None
-
-    def text(self, row: Mapping[str, Any]) -> str:
-        """A row's cell; a dash: nothing is known."""
-        return shown((self.printed or self.value)(row))
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A column of an answer.
+    """A column of an answer: of its data, and of tables, which print it.
 
     Attributes:
         name: the key of a row and the column of CSV, JSON and Parquet; it ends in its unit (:data:`UNITS`).
@@ -98,7 +62,8 @@ class Metric:
         key: it tells rows apart.
         table: tables show it.
         detail: data hold it with ``--all`` alone, and no table shows it.
-        priority: of its column (:class:`Column`).
+        priority: where the terminal is too narrow, columns of 0 are dropped first, those of 2 last.
+        cell: a row's cell in a table, where that is more than the figure.
     """
 
     name: str
@@ -114,6 +79,7 @@ class Metric:
     priority: int = 1
     table: bool = True
     detail: bool = False
+    cell: Callable[[Mapping[str, Any]], str] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -134,12 +100,10 @@ class Metric:
         return f"{self.meaning} [{self.interval}]" if self.interval else self.meaning
 
     @property
-    def explained(self) -> str:
-        """What it means, and its heading in tables where that has words which its name has not."""
-        heading = (self.header or header(self.name)).replace("/\n", "/").replace("-\n", "")
-        words = set(re.findall("[a-z0-9]+", heading.lower()))
-        evident = words <= {*self.name.lower().split("_"), *_UNIT_WORDS}
-        return self.description if evident else f"{self.description} (in tables: {' '.join(heading.split())})"
+    def heading(self) -> str:
+        """Of its column in a table, in short lines, the unit last; below it what its interval is called."""
+        text = self.header or header(self.name)
+        return f"{text}{' ' if chr(10) in text else chr(10)}[{self.interval}]" if self.interval else text
 
     @property
     def alone(self) -> "Metric":
@@ -147,7 +111,9 @@ class Metric:
         return replace(self, interval="")
 
     def printed(self, row: Mapping[str, Any]) -> str:
-        """A row's figure as tables print it, with its interval; a dash: not known."""
+        """A row's cell: the figure with its interval; a dash: not known."""
+        if self.cell is not None:
+            return shown(self.cell(row))
         value = row.get(self.name)
         if self.interval:
             low, high = (row.get(name) for name in self.names[1:])
@@ -163,43 +129,13 @@ class Metric:
         # A field's value tells rows apart, however small: learning rates of 1e-5 and 3e-5.
         return (digits if self.key else figure)(value, self.significant)
 
-    def column(
-        self, head: str | None = None, printed: Callable[[Mapping[str, Any]], str] | None = None
-    ) -> Column:
-        """The column of a table.
-
-        Args:
-            head: instead of the metric's.
-            printed: a row's cell, instead of the figure; the column still sorts by the figure.
-        """
-        heading = head if head is not None else self.header or header(self.name)
-        if self.interval:
-            heading += f"{' ' if chr(10) in heading else chr(10)}[{self.interval}]"
-        return Column(
-            heading,
-            lambda row: row.get(self.name),
-            self.text,
-            self.key,
-            printed or self.printed,
-            self.description,
-            self.priority,
-        )
-
 
 def header(name: str) -> str:
     """A column's name in a few short lines, its unit last: ``bandwidth_efficiency_pct`` ..."""
-    unit = ""
-    for end, written in UNITS.items():
-        if name.endswith(end):
-            name, unit = name.removesuffix(end), written
-            break
-    lines: list[str] = []
-    for word in name.split("_"):
-        if lines and len(lines[-1]) + len(word) < 10:
-            lines[-1] += " " + word
-        else:
-            lines.append(word)
-    return "\n".join([*lines, unit] if unit else lines)
+    end = next((end for end in UNITS if name.endswith(end)), "")
+    words = name.removesuffix(end).replace("_", " ")
+    lines = textwrap.wrap(words, 10, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([*lines, UNITS[end]] if end else lines)
 
 
 # --- the fields of a run ------------------------------------------------------------------------------
@@ -296,20 +232,18 @@ def names_of(metrics: Iterable[Metric]) -> list[str]:
     return list(dict.fromkeys(name for metric in metrics for name in metric.names))
 
 
-def picked(metrics: Iterable[Metric], *names: str) -> list[Metric]:
+def columns(metrics: Iterable[Metric], *names: str) -> list[Metric]:
     """The metrics of these names, in this order; all without any."""
     by_name = {metric.name: metric for metric in metrics}
     return [by_name[name] for name in names or by_name]
 
 
-def columns(metrics: Iterable[Metric], *names: str) -> list[Column]:
-    """A table's columns: of the metrics of these names, in this order; of all without any."""
-    return [metric.column() for metric in picked(metrics, *names)]
+picked = columns
 
 
-def filled(some: Iterable[Column], rows: Rows) -> list[Column]:
+def filled(some: Iterable[Metric], rows: Rows) -> list[Metric]:
     """The columns in which a row has something."""
-    return [column for column in some if any(column.text(row) not in ("", "-") for row in rows)]
+    return [one for one in some if any(one.printed(row) not in ("", "-") for row in rows)]
 
 
 def explain_columns(groups: Mapping[str, Sequence[Metric]], names: Sequence[str] = ()) -> str:
@@ -321,15 +255,26 @@ def explain_columns(groups: Mapping[str, Sequence[Metric]], names: Sequence[str]
     Raises:
         UserError: there is no such column; the nearest is named.
     """
-    width = _width()
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
     if names:
         groups = _of_names(groups, names)
-    listed = [f"{textwrap.fill(of, width)}\n\n{_listed(metrics, width)}" for of, metrics in groups.items()]
+    width = min(110, shutil.get_terminal_size((112, 24)).columns - 2)
+    console = Console(file=io.StringIO(), width=max(60, width), highlight=False, markup=False)
+    for of, metrics in groups.items():
+        table = Table.grid("", "", padding=(0, 2))
+        table.columns[0].no_wrap = True
+        for one in metrics:
+            table.add_row(Text(one.label), Text(one.description))
+        console.print(of, "", Padding(table, (0, 0, 1, 4)), sep="\n")
     used = {metric.interval for metrics in groups.values() for metric in metrics}
-    kinds = "; ".join(f"{kind}: {meaning}" for kind, meaning in _KINDS.items() if kind in used)
-    if kinds:
-        listed.append(textwrap.fill(f"In brackets: kind of the interval from _low to _high. {kinds}.", width))
-    return "\n\n".join(listed)
+    if kinds := "; ".join(f"{kind}: {meaning}" for kind, meaning in _KINDS.items() if kind in used):
+        console.print(f"In brackets: kind of the interval from _low to _high. {kinds}.")
+    lines = console.file.getvalue().rstrip().split("\n")  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _of_names(groups: Mapping[str, Sequence[Metric]], names: Sequence[str]) -> dict[str, list[Metric]]:
@@ -340,15 +285,3 @@ def _of_names(groups: Mapping[str, Sequence[Metric]], names: Sequence[str]) -> d
             raise UserError(f"--columns: unknown column {name!r}{did_you_mean(name, known, see='--columns')}")
     chosen = {of: [one for one in metrics if {*one.names} & {*names}] for of, metrics in every.items()}
     return {of: metrics for of, metrics in chosen.items() if metrics}
-
-
-def _listed(metrics: Sequence[Metric], whole: int) -> str:
-    heads = [metric.label for metric in metrics]
-    width = min(max(map(len, heads), default=0), 34, whole // 3)
-    lines = []
-    for head, metric in zip(heads, metrics, strict=True):
-        first, *rest = textwrap.wrap(metric.explained, whole - width - 6, break_on_hyphens=False) or [""]
-        lines += [f"    {head:<{width}}  {first}"] if len(head) <= width else [f"    {head}"]
-        rest = rest if len(head) <= width else [first, *rest]
-        lines += [f"    {'':<{width}}  {line}" for line in rest]
-    return "\n".join(line.rstrip() for line in lines)

@@ -96,9 +96,29 @@ def signed(places: int) -> Callable[[float], str]:
     return text
 
 
-def shortened(text: str, most: int = 40) -> str:
-    """A long name, its middle left out: ``ampere_sgemm_128x...nn_align1_stages_3``."""
-    return text if len(text) <= most else f"{text[: most // 2 - 3]}...{text[-most // 2 :]}"
+def distinct(names: Iterable[Any], most: int = 40) -> dict[str, str]:
+    """Long names by short ones that differ as they do: without their ends, or without what several share.
+
+    ``sm80_xmma_ge...tilesize64x64_stage5``
+    """
+    known = [name for name in dict.fromkeys(names) if isinstance(name, str)]
+    by_head: dict[str, list[str]] = {}
+    for name in known:
+        by_head.setdefault(_cut(name, most), []).append(name)
+    short = {}
+    for head, alike in by_head.items():
+        signs = enumerate(zip(*alike, strict=False))
+        shared = next((place for place, at in signs if len(set(at)) > 1), 0)
+        for name in alike:
+            short[name] = (
+                head if len(alike) == 1 else f"{name[:12]}...{_cut(name[max(0, shared - 4) :], most - 15)}"
+            )
+    taken = list(short.values())
+    return {name: text if taken.count(text) == 1 else name for name, text in short.items()}
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def label_of(row: Mapping[str, Any], fields: Iterable[str]) -> str:
@@ -149,11 +169,6 @@ def is_usable(row: Mapping[str, Any], name: str) -> bool:
     if value is None or low is None or high is None or math.isnan(low) or math.isnan(high):
         return True
     return bool(high <= WIDEST_FACTOR * value and low >= value / WIDEST_FACTOR)
-
-
-def has_open_interval(row: Mapping[str, Any]) -> bool:
-    """Whether a row that is shown has an interval that is not usable."""
-    return any(name.endswith("_high") and value == math.inf for name, value in row.items())
 
 
 def with_interval(

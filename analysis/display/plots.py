@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.display.numbers import distinct
+
 BLUE, GREEN, VERMILLION, ORANGE, YELLOW = "#0072B2", "#009E73", "#D55E00", "#E69F00", "#F0E442"
 PINK, SKY, WINE, INDIGO, BROWN, BLACK = "#CC79A7", "#2F93CC", "#882255", "#332288", "#8A5A00", "#000000"
 DARK_GREY, GREY, MID_GREY, PALE_GREY, WHITE = "#636363", "#7F7F7F", "#767676", "#BBBBBB", "#F2F2F2"
@@ -225,8 +227,8 @@ def bars(traces: Sequence[dict[str, Any]], title: str, unit: str, order: Sequenc
         order: of the labels.
     """
     names = [escaped(name) for name in order]
-    most = _LONGEST_NAME
-    short = [escaped(f"{name[: most - 1]}…" if len(name) > most else name) for name in order]
+    labels = distinct(order, _LONGEST_NAME)
+    short = [escaped(labels[name]) for name in order]
     yaxis = {"automargin": True, "autorange": "reversed", "tickvals": names, "ticktext": short}
     if any(trace["y"] != names for trace in traces):
         yaxis |= {"categoryorder": "array", "categoryarray": names}

@@ -11,43 +11,29 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from analysis.display.fitting import fit, width_of
 from analysis.display.metrics import (
-    FIELDS,
     FIELDS_OF_RUNS,
     RANKS_PER_NODE,
-    Column,
     Metric,
     Rows,
-    columns,
+    data_columns,
     fields,
     filled,
     records,
     telling,
 )
-from jobs.run_fields import own_names, repetition_of
+from jobs.run_fields import own_names
 from profiling.findings import Finding, lines
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_WIDTH_OF_TEXT = 120  # in a file or a pipe
-
-
-class Results(Protocol):
-    """What an answer is of, and what was found of it: the runs that do not count first."""
-
-    @property
-    def missing(self) -> Sequence[object]: ...
-
-    @property
-    def findings(self) -> Sequence[Finding]: ...
-
-    @property
-    def on_cpus(self) -> bool: ...
+_WIDTH_OF_TEXT = 120  # in a file or a pipe, where tables are as wide as they are
+_LEAST_TEXT = 20  # characters to which text in a table is folded at most
 
 
 @dataclass(frozen=True)
@@ -56,7 +42,7 @@ class Part:
 
     title: str
     table: "Rows | pd.DataFrame"
-    columns: Sequence[Column]
+    columns: Sequence[Metric]
     caption: str = ""
 
     @cached_property
@@ -89,6 +75,12 @@ class Answer:
     notes: Sequence[str] = ()
     regressed: bool = False
 
+    def frame(self, every: bool = True) -> "pd.DataFrame":
+        """The data; ``every``: also details, and fields of runs in which no rows differ."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows, columns=data_columns(self.columns, records(self.rows), every))
+
     @cached_property
     def tables(self) -> Sequence[Part]:
         """The terminal's and the report's tables: the parts, or one of the columns that tables show.
@@ -101,77 +93,66 @@ class Answer:
         same = {*FIELDS_OF_RUNS, "run", "repetition"} - set(telling(rows))
         names = [one for one in self.columns if one.table and not one.detail and one.name not in same]
         also = [name for name in ("job", *own_names(*rows)) if name in telling(rows)]
-        shown = columns([*fields(also), *names])
         some = rows if self.notable is None else records(self.notable)
         count = f"{len(some)} of {len(rows)} rows (--wide: all)" if len(some) < len(rows) else ""
         caption = "\n".join(filter(None, [self.caption, count]))
-        return [Part(self.title, some, filled(shown, some), caption)]
+        return [Part(self.title, some, filled([*fields(also), *names], some), caption)]
 
 
 def as_terminal(
     answer: Answer,
-    study: "Results | None",
-    output: Path | None,
+    findings: Sequence[Finding] = (),
+    output: Path | None = None,
     most: int | None = None,
     wide: bool = False,
+    on_cpus: bool = False,
 ) -> str:
     """The tables as text, and below them the findings on the results, the most severe first.
 
     Args:
         most: so many findings, and the number of the others; None: all.
         wide: all columns, however narrow the terminal.
+        on_cpus: the runs had no GPUs.
     """
     from rich.console import Console
     from rich.text import Text
 
     buffer = io.StringIO()
     colours = output is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    width = _width(output)
+    width = None if wide else _width(output)
 
-    def console(columns: int) -> Console:
-        return Console(file=buffer, width=columns, force_terminal=colours, highlight=False)
+    def show(something: Any, columns: int, **settings: Any) -> None:
+        console = Console(file=buffer, width=columns, force_terminal=colours, highlight=False)
+        console.print(something, **settings)
 
-    text = console(width or _WIDTH_OF_TEXT)
-    parts = [by_repetition(part) for part in answer.tables]
-    if study and study.on_cpus:
-        parts = [with_ranks(part) for part in parts]
     above = lines(answer.verdict)
     for line in above:
-        text.print(Text(_clean(line)), style="bold")
-    for number, part in enumerate(parts):
+        show(Text(_clean(line)), width or _WIDTH_OF_TEXT, style="bold")
+    for number, part in enumerate(answer.tables):
+        part = with_ranks(part) if on_cpus else part
         if number or above:
-            text.print()
-        shown = part.columns if wide or width is None else fit(part.rows, part.columns, width)
+            show("", _WIDTH_OF_TEXT)
         if part.title:
-            text.print(Text(_clean(part.title), style="italic"), soft_wrap=True)
-        console(width_of(part.rows, shown)).print(_table(part.rows, shown))
+            show(Text(_clean(part.title)), width or _WIDTH_OF_TEXT, style="italic", soft_wrap=True)
+        least = _least_widths(part)
+        shown = part.columns if width is None else fit(part.columns, least, width)
+        whole = sum(least[one.name] for one in shown) + 2 * len(shown) + 2
+        show(_table(part.rows, shown, least), max(width or 10_000, whole))
         if part.caption:
-            text.print(Text(_clean(part.caption)), style="dim")
+            show(Text(_clean(part.caption)), width or _WIDTH_OF_TEXT, style="dim")
     for line in answer.notes:
-        text.print(Text(_clean(line)))
-    for line in lines(study.findings, most) if study else []:
-        text.print(Text(line), style="yellow")
+        show(Text(_clean(line)), width or _WIDTH_OF_TEXT)
+    for line in lines(findings, most):
+        show(Text(line), width or _WIDTH_OF_TEXT, style="yellow")
     # What rich pads with blanks need not be: lines are copied, compared and mailed.
     return buffer.getvalue() if colours else re.sub(r" +\n", "\n", buffer.getvalue())
 
 
-def by_repetition(part: Part) -> Part:
-    """A table with the repetition of each row's run, where rows of several would look alike without it."""
-    headings = {name for column in part.columns for name in column.header.split()}
-    repetitions = {repetition_of(str(row.get("run"))) for row in part.rows} - {None}
-    if headings & {"rep", "repetition", "run", "configuration"} or len(repetitions) < 2:
-        return part
-    place = next((n for n, column in enumerate(part.columns) if not column.left), len(part.columns))
-    column = replace(
-        FIELDS["repetition"].column(), value=lambda row: repetition_of(str(row.get("run"))), printed=None
-    )
-    return replace(part, columns=[*part.columns[:place], column, *part.columns[place:]])
-
-
 def with_ranks(part: Part) -> Part:
     """A table of runs without GPUs: what a node has of them is ranks."""
-    per_node = FIELDS["gpus_per_node"].header
-    named = [replace(one, header=RANKS_PER_NODE) if one.header == per_node else one for one in part.columns]
+    named = [
+        replace(one, header=RANKS_PER_NODE) if one.name == "gpus_per_node" else one for one in part.columns
+    ]
     return replace(part, columns=named)
 
 
@@ -183,32 +164,50 @@ def _width(output: Path | None) -> int | None:
     return max(60, shutil.get_terminal_size().columns)
 
 
-def _table(rows: Rows, columns: Sequence[Column]) -> Any:
+def _least_widths(part: Part) -> dict[str, int]:
+    """By column the characters that it needs: figures are never folded, text is."""
+    least = {}
+    for one in part.columns:
+        heading = max(map(len, one.heading.split("\n")))
+        cells = max((len(one.printed(row)) for row in part.rows), default=0)
+        least[one.name] = max(heading, min(cells, _LEAST_TEXT) if one.text else cells)
+    return least
+
+
+def fit(columns: Sequence[Metric], least: dict[str, int], width: int) -> list[Metric]:
+    """The columns that fit into ``width`` characters, given those that each needs at ``least``.
+
+    Columns of the least priority are dropped first, of equal ones the last; those that tell rows apart stay.
+    """
+    shown = list(columns)
+    keys = [one for one in shown if one.key] or list(takewhile(lambda one: one.text, shown))
+    others = [one for one in reversed(shown) if one not in keys]
+    for one in sorted(others, key=lambda one: one.priority)[:-1]:
+        if sum(least[of.name] + 2 for of in shown) > width:
+            shown.remove(one)
+    return shown
+
+
+def _table(rows: Rows, columns: Sequence[Metric], least: dict[str, int]) -> Any:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    lines = max((column.header.count("\n") for column in columns), default=0)
-    for column in columns:
+    for one in columns:
         table.add_column(
-            # Headings end in the same line, cells of several lines begin in the same one.
-            Text("\n" * (lines - column.header.count("\n")) + column.header),
-            justify="left" if column.left else "right",
-            no_wrap=column.width is None,
-            width=column.width,
+            Text(one.heading),
+            justify="left" if one.text else "right",
+            vertical="top",
+            no_wrap=not one.text,
+            min_width=least[one.name],
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*(Text(_clean(column.text(row))) for column in columns))
+        table.add_row(*(Text(_clean(one.printed(row))) for one in columns))
     return table
-
-
-def _printable(lines: Sequence[str]) -> list[str]:
-    """Names of files are whatever their maker wrote: no line break and no control character gets out."""
-    return ["".join(sign if sign.isprintable() else "?" for sign in line) for line in lines]
 
 
 def _clean(text: str) -> str:
     """Text of several lines without control characters: names of kernels and files are anybody's."""
-    return "\n".join(_printable(text.split("\n")))
+    return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text)

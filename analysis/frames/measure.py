@@ -14,13 +14,10 @@ from types import ModuleType
 from typing import Any
 
 from analysis.display import output
-from analysis.display.metrics import Metric
 from analysis.display.terminal import Answer
 from analysis.frames.load import load, newest_sweep
 from analysis.frames.study import Study
 from profiling.arguments import with_values
-
-Columns = Mapping[str, Sequence[Metric]]  # by what they are of, as --columns lists them
 
 
 @dataclass(frozen=True)
@@ -28,13 +25,13 @@ class Measure:
     """A function of a study and the flags of its command, with the columns of its answers."""
 
     function: Callable[..., Answer]
-    columns: Columns
+    columns: output.Columns
 
     def __call__(self, study: Study, *options: Any, **named: Any) -> Answer:
         return self.function(study, *options, **named)
 
 
-def measure(columns: Columns) -> Callable[[Callable[..., Answer]], Measure]:
+def measure(columns: output.Columns) -> Callable[[Callable[..., Answer]], Measure]:
     """Make a function of a study a measure.
 
     Args:
@@ -65,10 +62,6 @@ class Flag:
     def argument(self) -> str:
         return self.name.lstrip("-").replace("-", "_")
 
-    def value(self, arguments: argparse.Namespace, study: Study) -> Any:
-        given = getattr(arguments, self.argument)
-        return self.read(given, study) if self.read else given
-
 
 def flag(
     name: str, read: Callable[[Any, Study], Any] | None = None, of_study: bool = False, **settings: Any
@@ -78,8 +71,13 @@ def flag(
 
 def levels(*choices: str) -> Flag:
     """``--by LEVEL,...``: further keys of the rows."""
-    settings = {"metavar": "LEVEL,...", "help": f"{', '.join(choices)} [one row per run]"}
-    return Flag("--by", settings, lambda text, _: output.parse_levels(text, choices), values=choices)
+    settings = {"default": "", "metavar": "LEVEL,...", "help": f"{', '.join(choices)} [one row per run]"}
+    return Flag(
+        "--by",
+        settings,
+        lambda text, _: output.parse_list(text, choices, "--by: unknown level"),
+        values=choices,
+    )
 
 
 def fields(*others: str, default: str = "every configuration") -> Flag:
@@ -101,10 +99,6 @@ def _at_least_1(text: str) -> int:
     return int(text)
 
 
-def _load(arguments: argparse.Namespace) -> Study:
-    return load(arguments.path, arguments.peaks)
-
-
 class Command:
     """The ``main`` of a command: called with its words, it answers and returns the exit code.
 
@@ -123,7 +117,7 @@ class Command:
         name: str,
         doc: str | None,
         *flags: Flag,
-        load: Callable[[argparse.Namespace], Study] = _load,
+        load: Callable[[argparse.Namespace], Study] = lambda given: load(given.path, given.peaks),
         after: Callable[[Answer, argparse.Namespace], None] = lambda *_: None,
         module: str = "",
         newest: bool = False,
@@ -137,11 +131,10 @@ class Command:
         found: Measure = getattr(importlib.import_module(self._module), self._name)
         return found
 
-    def __call__(self, words: Sequence[str] | None = None) -> int:
+    def answer(self, words: Sequence[str] | None = None) -> tuple[Answer, Study, argparse.Namespace]:
+        """The answer to the words of a command line, what it is of, and the words as arguments."""
         optional = "the newest sweep in results/" if self._newest else ""
-        parser = output.parser(
-            f"analysis.{self._name}", self._doc, columns=lambda: self.measure.columns, optional=optional
-        )
+        parser = output.parser(f"analysis.{self._name}", self._doc, lambda: self.measure.columns, optional)
         for one in self._flags:
             action = parser.add_argument(one.name, **one.settings)
             if one.values:
@@ -149,14 +142,23 @@ class Command:
         arguments = parser.parse_args(words)
         arguments.path = arguments.path or newest_sweep()
         study = self._load(arguments)
-        options = {one.argument: one.value(arguments, study) for one in self._flags if not one.of_study}
-        answer = self.measure(study, **options)
+        options = {}
+        for one in self._flags:
+            if not one.of_study:
+                given = getattr(arguments, one.argument)
+                options[one.argument] = one.read(given, study) if one.read else given
+        return self.measure(study, **options), study, arguments
+
+    def __call__(self, words: Sequence[str] | None = None) -> int:
+        answer, study, arguments = self.answer(words)
         self._after(answer, arguments)
         return output.emit(answer, study, arguments)
 
 
-def columns_of(command: ModuleType) -> Columns:
+def columns_of(command: ModuleType) -> output.Columns:
     """The columns of a command's answers; empty: it answers by none."""
     main = getattr(command, "main", None)
-    columns: Columns = main.measure.columns if isinstance(main, Command) else getattr(command, "COLUMNS", {})
+    columns: output.Columns = (
+        main.measure.columns if isinstance(main, Command) else getattr(command, "COLUMNS", {})
+    )
     return columns

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -10,7 +11,6 @@ from analysis.display.metrics import (
     OF_A_RUN,
     RANK,
     STEP,
-    Column,
     Metric,
     columns,
     fields,
@@ -53,13 +53,10 @@ _PARTS = {
     "overlapped_communication": ("overlapped\ncomm.", "not a part: collectives and kernels of the model"),
     "overlapped_loader": ("overlapped\nloader", "not a part: loader and kernels of the model"),
 }  # fmt: skip
-# What a narrow terminal shows last, and first.
-_PRIORITIES = {
-    "exposed_copies": 0, "overlapped_communication": 0, "overlapped_loader": 0, "loader_kernels": 0,
-    "loader_copies": 0, "compute": 2, "exposed_communication": 2, "idle": 2,
-}  # fmt: skip
+# What a narrow terminal leaves out first; the parts of a sum it keeps.
+_PRIORITIES = dict.fromkeys(PARTS, 2) | dict.fromkeys((*BESIDE, "loader_kernels", "loader_copies"), 0)
 METRICS = (
-    Metric("attributed_steps", STEPS_OF_RANKS, "steps x\nranks"),
+    Metric("attributed_steps", STEPS_OF_RANKS, "steps x\nranks", priority=0),
     Metric("warmup_dropped", "first profiled steps that are left out: warmup, or recorded in part", "warmup"),
     Metric("wall_ms", "duration of a profiled step, mean over steps and ranks: sum of the parts", "wall"),
     *(
@@ -132,7 +129,7 @@ def tables(frame: pd.DataFrame, by: Sequence[str] = (), of: str = A_STEP) -> lis
         of: what they are the parts of (:meth:`Study.a_step`).
     """
     rows = records(frame)
-    keys = [*columns(fields(telling(rows))), *(LEVELS[name].column() for name in by)]
+    keys = [*columns(fields(telling(rows))), *(LEVELS[name] for name in by)]
     whole = columns(METRICS, *(["attributed_steps"] if of != RECORDING else []), "wall_ms")
     beside = columns(METRICS, *(f"{name}_ms" for name in BESIDE))
     within = [name for names in WITHIN.values() for name in names]
@@ -147,10 +144,10 @@ def tables(frame: pd.DataFrame, by: Sequence[str] = (), of: str = A_STEP) -> lis
     ]
 
 
-def _shares(names: Sequence[str]) -> list[Column]:
+def _shares(names: Sequence[str]) -> list[Metric]:
     """Columns of parts, each beside its share of the wall time: ``12.34 (10 %)``."""
 
-    def of(metric: Metric) -> Column:
+    def of(metric: Metric) -> Metric:
         def printed(row: Mapping[str, Any]) -> str:
             took, wall = row.get(metric.name), row["wall_ms"]
             if not wall or took is None or math.isnan(took):
@@ -158,6 +155,6 @@ def _shares(names: Sequence[str]) -> list[Column]:
             shown = f"{took:.2f}" if wall >= 1 else digits(took, 3)
             return f"{shown} ({100 * took / wall:.0f} %)"
 
-        return metric.column(printed=printed)
+        return replace(metric, cell=printed)
 
     return [of(metric) for metric in picked(METRICS, *(f"{name}_ms" for name in names))]

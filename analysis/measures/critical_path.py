@@ -48,12 +48,15 @@ PART = Metric("part", "class of kernels, collectives, copies, host, launches, ..
 METRICS = (
     Metric("steady_steps", "steps averaged: recorded, without warmup", table=False),
     Metric(
-        "step_ms", "mean step duration, from the last rank's start to the last rank's end", "duration\nms"
+        "step_ms",
+        "mean step duration, from the last rank's start to the last rank's end",
+        "duration\nms",
+        priority=0,
     ),
     Metric("path_ms", "time on the critical path; the parts sum to step_ms", "on path\nms"),
     Metric("path_pct", "path_ms in percent of the step", "on path\n%", places=1),
-    Metric("pieces", "pieces of the path per step", places=1),
-    Metric("step_without_ms", "duration of the step if this part took no time", "without it\nms"),
+    Metric("pieces", "pieces of the path per step", places=1, priority=0),
+    Metric("step_without_ms", "duration of the step if this part took no time", "without it\nms", priority=0),
     Metric("saved_ms", "step_ms minus step_without_ms", "saved\nms"),
     Metric("saved_pct", "saved_ms in percent of the step", "saved\n%", places=1),
 )

@@ -21,7 +21,7 @@ import pandas as pd
 import pyarrow.compute as pc
 
 from analysis.display.metrics import RUN, Metric, Rows, columns, filled, names_of, records
-from analysis.display.numbers import digits, shortened, signed
+from analysis.display.numbers import digits, distinct, signed
 from analysis.display.terminal import Answer, Part
 from analysis.frames.divide import covered, union
 from analysis.frames.kernel_sums import DEFAULT_BY, has_kernels, kernel_sums
@@ -40,10 +40,10 @@ from profiling.workers import in_threads
 
 TOP, TOP_OF_EACH = 25, 5  # kernels that the terminal shows of one run, of each of several
 BY = {
-    "kernel": Metric("kernel", "short name", show=shortened, text=True, key=True),
+    "kernel": Metric("kernel", "short name", text=True, key=True),
     "class": Metric("class", "gemm, convolution, communication, ...", text=True, key=True),
-    "operator": Metric("operator", "e.g. aten::convolution", show=shortened, text=True, key=True),
-    "layer": Metric("layer", "e.g. layer1.0.conv1", show=shortened, text=True, key=True),
+    "operator": Metric("operator", "e.g. aten::convolution", text=True, key=True),
+    "layer": Metric("layer", "e.g. layer1.0.conv1", text=True, key=True),
     "direction": Metric("direction", "fprop, bprop, update, loader or none", text=True, key=True),
 }
 METRICS = (
@@ -351,7 +351,7 @@ def tables_of_change(
 
 # --- as the reference counted them --------------------------------------------------------------------
 
-_KERNEL = Metric("kernel", "kernel name, as in PyProf", show=shortened, text=True, key=True)
+_KERNEL = Metric("kernel", "kernel name, as in PyProf", text=True, key=True)
 _DURATIONS = (
     _KERNEL,
     Metric("a_s", "sum of Sil(ns) over all launches with that direction in PyProf", "A\ns"),
@@ -562,4 +562,7 @@ def _table(
     first = rows.head(top or TOP)
     if len(first) < len(rows):
         caption = f"rows: {len(first)} of {len(rows)} (--top N)" + (f"\n{caption}" if caption else "")
-    return Part(title, first, filled(columns([one for one in metrics if one.table]), records(first)), caption)
+    for one in metrics:
+        if one.name in ("kernel", "operator", "layer"):
+            first = first.assign(**{one.name: first[one.name].map(distinct(first[one.name]))})
+    return Part(title, first, filled([one for one in metrics if one.table], records(first)), caption)

@@ -16,7 +16,6 @@ from analysis.display.metrics import (
     CONFIDENCE,
     FIELDS,
     FIELDS_OF_RUNS,
-    Column,
     Metric,
     Rows,
     columns,
@@ -511,10 +510,20 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
     host_bound = any(row["loss_idle_host_bound_pct"] is not None for row in scaled)
     names = (*PARTS[:2], *(WITHIN["exposed_communication"] if split else ()), *PARTS[2:], "unattributed")
     parts_of_it = picked(loss.METRICS, *(f"loss_{name}_pct" for name in names))
+    details = [f"loss_{name}_pct" for name in WITHIN["exposed_communication"]]
     shown = [
         *columns([*_who(own, group_by), *picked(loss.METRICS, "loss_pct")]),
-        *(one.alone.column(printed=one.printed if intervals else None) for one in parts_of_it),
-        *(one.alone.column() for one in picked(loss.METRICS, "loss_idle_host_bound_pct") if host_bound),
+        *(
+            replace(
+                one.alone, cell=one.printed if intervals else None, priority=0 if one.name in details else 2
+            )
+            for one in parts_of_it
+        ),
+        *(
+            replace(one.alone, priority=0)
+            for one in picked(loss.METRICS, "loss_idle_host_bound_pct")
+            if host_bound
+        ),
     ]
     caption = "Growth of each part of a profiled step relative to the baseline; negative: it shrank."
     return Part("Loss of scaling efficiency by part of the step, percentage points", scaled, shown, caption)
@@ -547,17 +556,17 @@ def _use_part(own: Rows, group_by: Sequence[str]) -> Part:
     return Part(f"Use of the device: {of_what}", own, [*who, *shares, *others], _peaks(own))
 
 
-def _peaks_beside(name: str, of_sheet: bool, of_measured: bool) -> Column:
+def _peaks_beside(name: str, of_sheet: bool, of_measured: bool) -> Metric:
     """A share of the peak that is known, the datasheet's or the measured one; of both ``31.2 | 40.5``."""
     sheet, measured = picked(use.METRICS, f"{name}_pct", f"{name}_of_measured_pct")
     if not (of_sheet and of_measured):
-        return sheet.alone.column() if of_sheet else measured.column()
+        return sheet.alone if of_sheet else measured
 
     def printed(row: Mapping[str, Any]) -> str:
         shares = [one.printed(row) for one in (sheet.alone, measured)]
         return "-" if shares == ["-", "-"] else " | ".join(shares)
 
-    return sheet.alone.column(printed=printed)
+    return replace(sheet.alone, cell=printed)
 
 
 def _peaks(own: Rows) -> str:

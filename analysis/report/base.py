@@ -15,9 +15,9 @@ import pandas as pd
 
 from analysis.display import lines, plots
 from analysis.display.lines import caption, encode, stacked
-from analysis.display.metrics import Column, Rows, records, telling
+from analysis.display.metrics import Metric, Rows, records, telling
 from analysis.display.numbers import label_of, plain
-from analysis.display.terminal import Answer, Part, by_repetition, with_ranks
+from analysis.display.terminal import Answer, Part, with_ranks
 from analysis.frames.divide import EVERY, finest
 from analysis.frames.study import Study
 from analysis.measures import factors, scaled
@@ -96,9 +96,9 @@ def labels_of(rows: Rows, fields: Sequence[str]) -> list[str]:
 
 def as_view(part: Part, id: str, factors: Sequence[str] = ()) -> TableView:
     """A terminal's table as one of the report: it sorts by the figures themselves."""
-    part = by_repetition(part)
     columns = [
-        Heading(in_a_line(column.header), column.help, numeric=not column.left) for column in part.columns
+        Heading(in_a_line(column.heading), column.description, numeric=not column.text)
+        for column in part.columns
     ]
     rows = [
         Row(
@@ -115,9 +115,9 @@ def in_a_line(header: str) -> str:
     return header.replace("-\n", "").replace("/\n", "/").replace("\n", " ")
 
 
-def _cell(column: Column, row: Mapping[str, Any]) -> Cell:
-    text, value = column.text(row), plain(column.value(row))
-    if column.left:
+def _cell(column: Metric, row: Mapping[str, Any]) -> Cell:
+    text, value = column.printed(row), plain(row.get(column.name))
+    if column.text:
         return Cell(text, wide=len(text) > 40)
     return Cell(text, value if isinstance(value, int | float) else "", numeric=True)
 

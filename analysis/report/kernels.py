@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.metrics import CONFIGURATION, Column, columns, picked, records
+from analysis.display.metrics import CONFIGURATION, Metric, columns, picked, records
 from analysis.display.plots import GREY
 from analysis.display.terminal import Part
 from analysis.frames.study import Source
@@ -75,7 +75,7 @@ def _foremost(context: Context, rows: pd.DataFrame) -> Source:
     return max((one for one in context.once(_with_kernels) if one.id in longest_ms), key=order)
 
 
-def _top_columns(several: bool) -> list[Column]:
+def _top_columns(several: bool) -> list[Metric]:
     of_run = [CONFIGURATION] if several else []
     figures = picked(
         kernels.METRICS, "ms_per_step", "share_pct", "calls_per_step", "mean_us", "gflop_per_step",
@@ -195,7 +195,7 @@ def _points(placed: pd.DataFrame, roof: Roof) -> pd.DataFrame:
     return placed.assign(flops_per_s=share * placed["intensity_flop_per_byte"].map(roof.at), hint=hints)
 
 
-def _roof_columns(named_roofs: Sequence[tuple[str, Roof]]) -> list[Column]:
+def _roof_columns(named_roofs: Sequence[tuple[str, Roof]]) -> list[Metric]:
     figures = picked(kernels.METRICS, "ms_per_step", "share_pct", "intensity_flop_per_byte", "bound")
     of_roof = dict(
         zip(
@@ -206,7 +206,7 @@ def _roof_columns(named_roofs: Sequence[tuple[str, Roof]]) -> list[Column]:
     )
     return [
         *columns([BY["class"], *figures]),
-        *(of_roof[name].column(f"of {name} roof, %") for name, _ in named_roofs),
+        *(replace(of_roof[name], header=f"of {name} roof, %") for name, _ in named_roofs),
     ]
 
 

@@ -15,7 +15,7 @@ COLUMNS = {f"{name}:": study.metrics for name, study in STUDIES.items()}
 
 
 def main() -> int:
-    parser = output.parser("analysis.studies", __doc__, columns=COLUMNS)
+    parser = output.parser("analysis.studies", __doc__, lambda: COLUMNS)
     arguments = parser.parse_args()
     results = load(arguments.path)
     if len(results) > 1:

@@ -301,7 +301,7 @@ def _orders(result: Result, _: Path | None) -> Answer:
     (time_ratio,) = picked(_ORDER, "time_ratio")
     shown = [
         *columns(_ORDER, "device", "order", "batch", "image_size", "forward_ms", "backward_ms", "step_ms"),
-        time_ratio.column(printed=lambda row: "1" if row["order"] == _USUAL else time_ratio.printed(row)),
+        replace(time_ratio, cell=lambda row: "1" if row["order"] == _USUAL else time_ratio.printed(row)),
         *columns(_ORDER, "activation_memory_bytes", "peak_memory_bytes", "same_output"),
     ]
     others = rows[rows["order"] != _USUAL]

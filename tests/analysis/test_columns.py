@@ -7,7 +7,7 @@ import pytest
 
 from analysis import columns
 from analysis.display import output
-from analysis.display.metrics import FIELDS, Metric, names_of, records
+from analysis.display.metrics import FIELDS, names_of, records
 from analysis.frames.measure import columns_of
 from analysis.measures import scaled as figures
 from analysis.measures import use
@@ -188,7 +188,7 @@ def rows_of(command: str, ask, monkeypatch) -> list[dict]:
     rows: list[dict] = []
 
     def kept(answer, study, arguments):
-        written = set(output.to_frame(answer.rows, answer.columns))
+        written = set(answer.frame())
         rows.extend({name: row[name] for name in row if name in written} for row in records(answer.rows))
         return 0
 
@@ -222,20 +222,6 @@ def test_a_flag_explains_each_column_and_help_is_left_to_the_flags(command: str)
             one.name for one in metrics if " ".join(f"{one.label} {one.description}".split()) not in said
         ]
         assert all(one.meaning for one in metrics)
-
-
-@pytest.mark.parametrize(
-    ("metric", "heading"),
-    [
-        (Metric("transferring_ms", "m", "any\ntransfer"), " (in tables: any transfer)"),
-        (Metric("gpus_per_node", "m", "ranks/\nnode"), " (in tables: ranks/node)"),
-        (Metric("warmup_dropped", "m", "warmup"), ""),
-        (Metric("overlapped_ms", "m", "over-\nlapped, ms"), ""),
-        (Metric("collective_ms", "m"), ""),
-    ],
-)
-def test_a_heading_whose_words_are_not_in_the_name_is_said(metric: Metric, heading: str) -> None:
-    assert metric.explained == f"m{heading}"
 
 
 def test_meanings_are_phrases_of_at_most_15_words() -> None:

@@ -16,9 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.display import numbers, terminal
-from analysis.display.fitting import fit, width_of
-from analysis.display.metrics import FIELDS, Column, Metric, Rows
-from analysis.display.terminal import Answer, Part
+from analysis.display.metrics import FIELDS, Metric, Rows
+from analysis.display.terminal import Answer, Part, fit
 from jobs.commands import COMMANDS as MODULES
 from tests.analysis.commands import ROOT, one_line_error, run, run_as_user
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
@@ -218,25 +217,12 @@ def test_a_narrow_terminal_leaves_columns_out_and_wide_shows_them(results: Path,
     assert tables and set(tables) <= set(wide.splitlines())
 
 
-def column_of(name: str, key: bool = False, priority: int = 1, head: str = "") -> Column:
-    return Column(head or name, lambda row: row[name], left=key, key=key, priority=priority)
-
-
 def test_columns_of_least_priority_are_dropped_first_and_keys_never() -> None:
-    names = [f"c{number}" for number in range(6)]
-    rows = [{name: f"{row}{name:x>8}" for name in names} for row in range(3)]
     priorities = (1, 1, 0, 1, 2, 1)
-    columns = [column_of(name, name == "c0", of) for name, of in zip(names, priorities, strict=True)]
+    columns = [Metric(f"c{n}", "m", key=n == 0, priority=of) for n, of in enumerate(priorities)]
+    least = dict.fromkeys((one.name for one in columns), 9)
     for width, kept in ((66, "012345"), (65, "01345"), (54, "0134"), (40, "014"), (30, "04"), (10, "04")):
-        fitted = fit(rows, columns, width)
-        assert [one.header for one in fitted] == [f"c{number}" for number in kept]
-        assert width == 10 or width_of(rows, fitted) <= width
-
-
-def test_a_table_that_fits_is_left_as_it_is() -> None:
-    columns = [column_of("job", key=True), column_of("ms", head="a heading in words")]
-    rows: Rows = [{"job": "run_0_a_ret_0", "ms": 1.0}, {"job": "run_0_b_ret_0", "ms": 2.0}]
-    assert fit(rows, columns, width_of(rows, columns)) == columns
+        assert [one.name[1:] for one in fit(columns, least, width)] == list(kept)
 
 
 def test_a_narrow_terminal_still_names_the_activities_and_the_speedup(tmp_path: Path, monkeypatch) -> None:
@@ -252,13 +238,13 @@ def test_a_narrow_terminal_still_names_the_activities_and_the_speedup(tmp_path: 
 def test_long_text_is_wrapped_in_the_room_there_is() -> None:
     why = "not near any limit: 35 % of the arithmetic roof, and no counters were read of it"
     rows: Rows = [{"kernel": "gemm", "why": why}]
-    columns = [column_of("kernel", key=True), Column("bound by", lambda row: row["why"], left=True)]
+    columns = [Metric("kernel", "m", text=True, key=True), Metric("why", "m", text=True)]
     answer = Answer(rows, [], [Part("", rows, columns)])
-    out = terminal.as_terminal(answer, None, None)
+    out = terminal.as_terminal(answer)
     assert why in out
     os.environ["COLUMNS"] = "60"
     try:
-        narrow = terminal.as_terminal(answer, None, None)
+        narrow = terminal.as_terminal(answer)
     finally:
         del os.environ["COLUMNS"]
     assert max(map(len, narrow.splitlines())) <= 60
@@ -276,9 +262,9 @@ def test_names_with_control_characters_do_not_reach_the_terminal(tmp_path: Path)
 
 def test_a_kernels_name_cannot_steer_the_terminal() -> None:
     name = "gemm\x1b[2J"
-    column = Column("kernel", lambda row: name, left=True)
-    part = Part(f"Kernels of {name}", [{}], [column], f"Longest: {name}.\nPer step.")
-    out = terminal.as_terminal(Answer([{}], [], [part], notes=[name]), None, None)
+    column = Metric("kernel", "m", text=True)
+    part = Part(f"Kernels of {name}", [{"kernel": name}], [column], f"Longest: {name}.\nPer step.")
+    out = terminal.as_terminal(Answer([{}], [], [part], notes=[name]))
     assert "\x1b" not in out and out.count("gemm?[2J") == 4
     assert "Longest: gemm?[2J.\nPer step." in out
 
@@ -336,6 +322,16 @@ def test_of_what_is_hardly_anything_nobody_counts_the_zeros() -> None:
     shown = [">-0.0001", "<0.0001", "0.0001234", "0", "0", "-"]
     assert [of.printed({"exposed_ms": value}) for value in tiny] == shown
     assert FIELDS["learning_rate"].printed({"learning_rate": 3e-5}) == "3.00e-05"
+
+
+def test_short_names_differ_as_long_ones_do() -> None:
+    heads = [
+        "sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize" + end for end in ("128x128x32_a", "64x64x32_b")
+    ]
+    short = numbers.distinct([*heads, "gemm", None, "x" * 60], 40)
+    assert short["gemm"] == "gemm" and short["x" * 60] == "x" * 37 + "..."
+    assert [short[name].endswith(name[-12:]) for name in heads] == [True, True]
+    assert len(set(short.values())) == 4 and max(map(len, short.values())) <= 40
 
 
 def test_two_equal_ends_are_one() -> None:
