@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.frames.study import Failure, FailureKind, Source, Study, in_counts
+from analysis.frames.study import Failure, FailureKind, Kind, Source, Study, in_counts
 from jobs import store
 from jobs.run_fields import ID_FIELDS, attempted, in_order, parse_id
 from jobs.store import (
@@ -35,9 +35,7 @@ from profiling.traced_job import JOB, read_job
 from profiling.traces.units import files_of, is_unfinished
 
 _RESULTS = Path("results")  # where sweeps leave theirs, unless --out says another folder
-_MOST_NAMED = 8
-_RANK = re.compile(r"rank_\d{4,}")  # the folder of one (profiling.tables)
-_TEMPORARY = re.compile(r"tmp[a-z0-9_]{8}")  # of Python's tempfile: in /tmp these may be anybody's
+_RANKS = "rank_[0-9][0-9][0-9][0-9]*/"  # the folders of ranks (profiling.tables)
 _LATER: tuple[FailureKind, ...] = ("done", "running", "interrupted")  # states of a run that had failed
 
 
@@ -64,14 +62,15 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
     study = Study(path, own_peaks=own_peaks)
     if path.is_file():
         try:
-            add_file(study, path)
+            if not _add_file(study, path):
+                raise UserError(f"{path} is no PyProf or TAU table, and no folder of results")
         except UserError as error:
             raise UserError(how_to_convert(path) or str(error)) from None
     elif not path.is_dir():
         raise UserError(f"{path} does not exist{_near(path)}")
     elif (path / JOB).is_file():
         _add_trace(study, path)
-    elif _is_known(path):
+    elif _is_run(path):
         _add_run(study, path)
         _read_calibration(study, path.parent)
     elif _is_sweep(path):
@@ -86,12 +85,11 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
 def _near(path: Path) -> str:
     """What was meant by a folder that does not exist: one like it, beside it or in ``results``; else all."""
     places = dict.fromkeys(place for place in (path.parent, _RESULTS) if place.is_dir())
-    beside = dict.fromkeys(folder for place in places for folder in _visible(place))
-    folders = [one for one in beside if one not in places and not _TEMPORARY.fullmatch(one.name)]
+    folders = [one for place in places for one in _visible(place) if one not in places]
     if near := nearest_file(path, folders):
         return f"; did you mean {str(near)!r}?"
-    results = [str(folder) for folder in folders if _is_sweep(folder) or any(folder.glob(f"*/{JOB}"))]
-    return f"; results are in {', '.join(results[:_MOST_NAMED])}" if results else ""
+    results = [str(one) for one in folders if _is_sweep(one) or any(one.glob(f"*/{JOB}"))]
+    return f"; results are in {', '.join(results[:8])}" if results else ""
 
 
 def no_result(study: Study) -> str:
@@ -100,7 +98,7 @@ def no_result(study: Study) -> str:
         return f"{study.path} has no usable result: {in_counts(bad)}; {bad[0].point}: {bad[0].reason}"
     if is_unfinished(study.path):
         return f"{study.path} is not complete: run the conversion again to resume"
-    if _has_rank_folders(study.path):
+    if any(study.path.glob(_RANKS)):
         return f"{study.path} has no usable result: {state_of_begun(study.path)[1]}"
     return f"{study.path} holds no results: no runs, converted traces, PyProf or TAU tables"
 
@@ -110,19 +108,14 @@ def no_result(study: Study) -> str:
 
 def _is_sweep(path: Path) -> bool:
     """Whether a folder holds runs: those of a sweep, or some that were started by hand."""
-    return (path / store.SWEEP).is_file() or any(map(_is_known, _visible(path)))
+    return (path / store.SWEEP).is_file() or any(map(_is_run, _visible(path)))
 
 
-def _is_known(directory: Path) -> bool:
-    """Whether it is a run, also one that has begun: of one by hand there may be only a rank folder."""
+def _is_run(directory: Path) -> bool:
+    """Whether it is a run, also one that has begun: of one by hand there may be only a rank's folder."""
     if store.is_run(directory) or not directory.name.startswith("run_") or (directory / JOB).is_file():
         return store.is_run(directory)
-    return (directory / store.LOG).exists() or _has_rank_folders(directory)
-
-
-def _has_rank_folders(directory: Path) -> bool:
-    """Whether ranks of ours have folders in it; raw traces have files and folders of other names."""
-    return any(path.is_dir() and _RANK.fullmatch(path.name) for path in directory.glob("rank_*"))
+    return (directory / store.LOG).exists() or any(directory.glob(_RANKS))
 
 
 def _visible(path: Path) -> list[Path]:
@@ -151,8 +144,8 @@ def _add_run(study: Study, directory: Path) -> None:
         _fail(study, name, how_known, state)
         return
     try:
-        # A run that was started by hand may have a name of the user's.
-        said = parse_id(name).fields if name.startswith("run_") else {}
+        if name.startswith("run_"):  # one that was started by hand may have a name of the user's
+            parse_id(name)
         manifest = store.read_record(directory / store.MANIFEST, Manifest)
     except UserError as error:
         _fail(study, name, str(error), "unusable")
@@ -166,15 +159,12 @@ def _add_run(study: Study, directory: Path) -> None:
     if wrong:
         _fail(study, name, wrong, state_of_failed(manifest))
         return
-    fields = manifest.fields
-    source = Source(name, "run", fields, manifest.repetition, manifest.exit_code, directory, manifest)
-    if any(fields[key] != value for key, value in said.items()):
-        study.note("configuration_doubtful", source)
+    source = Source(
+        name, "run", manifest.fields, manifest.repetition, manifest.exit_code, directory, manifest
+    )
     study.loaded.append(source)
     for finding in manifest.findings:
-        # That all is well stays in the run's record: notes are what a reader has to mind.
-        if "and step timings agree" not in str(finding):  # in manifests of earlier versions
-            study.log.add(finding.of(run=name))
+        study.log.add(finding.of(run=name))
     # Figures of a profiled run are of the ranks that have kernels.
     there = {path.parent for path in source.tables("kernels") if _has_rows(path)}
     missing = [rank for rank in range(source.ranks) if rank_directory(source.path, rank) not in there]
@@ -263,9 +253,15 @@ def _add_folder(study: Study, path: Path) -> None:
     if sweeps:
         names = ", ".join(str(sweep) for sweep in sweeps)
         raise UserError(f"{path} holds {len(sweeps)} sweeps; name one of them: {names}")
-    files = [file for file in sorted(path.rglob("*")) if file.is_file()]
-    hidden = {file for file in files if any(part.startswith(".") for part in file.relative_to(path).parts)}
-    add_files(study, [file for file in files if file not in hidden])
+    for file in sorted(file for file in path.rglob("*") if file.is_file()):
+        name = str(file.relative_to(path))
+        if name.startswith(".") or "/." in name:
+            continue
+        try:
+            if not _add_file(study, file):
+                study.note("parts_unread", what=[name])
+        except UserError as error:
+            _fail(study, name, str(error).removeprefix(f"{file} "), "unusable")
 
 
 def first_trace(path: Path) -> tuple[Path, str] | None:
@@ -277,12 +273,10 @@ def first_trace(path: Path) -> tuple[Path, str] | None:
 
 def how_to_convert(path: Path) -> str | None:
     """That traces have to be converted first; None: there are none."""
-    found = first_trace(path)
-    if found is None:
+    if (found := first_trace(path)) is None:
         return None
-    held = f"raw traces ({found[1]}: {found[0].name})"
     how = f"python -m profiling.convert {shlex.quote(str(path))} --out DIR"
-    return f"{path} holds {held}; convert them first: {how}"
+    return f"{path} holds raw traces ({found[1]}: {found[0].name}); convert them first: {how}"
 
 
 def _tool_of(path: Path) -> str | None:
@@ -321,39 +315,30 @@ def load_named(paths: Sequence[str], own_peaks: Path | None = None) -> Study:
 def _add_sized(study: Study, ranks: int, path: Path) -> None:
     """What a folder holds of a program on the number of ranks that the user says."""
     found = load(path)
-    sources = list(found.of_kind("run")) or [_sized_trace(found, ranks, path)]
+    sources = found.of_kind("run") or found.of_kind("trace")
+    if not sources or (sources[0].kind == "trace" and len(sources) > 1):
+        raise UserError(f"{path} holds {len(sources)} jobs: name a folder of runs, or of the traces of one")
+    if (kind := sources[0].kind) != (first := [*study.loaded, *sources][0]).kind:
+        raise UserError(f"{path} holds {kind}s, the folders before it {first.kind}s")
     for source in sources:
-        if source.kind == "run" and source.world_size != ranks:
-            raise UserError(f"{ranks}={path}: its run {source.id} has {source.world_size} ranks")
-        if {source.kind} != {other.kind for other in [*study.loaded, source]}:
-            raise UserError(f"{path} holds {source.kind}s, the folders before it {study.loaded[0].kind}s")
-        named = _named(study, source, ranks, path)
-        study.loaded.append(named)
+        said = ranks if source.job is not None and source.job.world_size_from else source.world_size
+        if said not in (None, ranks):
+            raise UserError(f"{ranks}={path}: {source.id} has {said} ranks")
+        taken = {one.id for one in study.loaded}
+        name = (
+            f"{path.resolve().name}/{source.id}" if {source.id} & taken and source.path != path else source.id
+        )
+        name = f"{name} ({ranks})" if name in taken else name
+        if source.job is None:  # all are of one program: that of the first
+            named = replace(source, fields=source.fields | {"program": first.fields.get("program")})
+        else:
+            job = source.job.model_copy(update={"world_size": ranks})
+            named = replace(source, job=job, fields=source.fields | {"job": name})
+        study.loaded.append(replace(named, id=name))
         for finding in found.log.noted:
             if finding.run in (source.id, None):
-                study.log.add(finding.of(run=named.id if finding.run else None))
+                study.log.add(finding.of(run=name if finding.run else None))
     study.log.failed += found.failed
-
-
-def _sized_trace(found: Study, ranks: int, path: Path) -> Source:
-    traces = found.of_kind("trace")
-    if len(traces) != 1 or traces[0].job is None:
-        raise UserError(f"{path} holds the traces of {len(traces)} jobs: name the folder of one: {ranks}=DIR")
-    job = traces[0].job
-    if not job.world_size_from and job.world_size not in (None, ranks):
-        raise UserError(f"{ranks}={path}: its traces are of a job of {job.world_size} ranks")
-    return replace(traces[0], job=job.model_copy(update={"world_size": ranks}))
-
-
-def _named(study: Study, source: Source, ranks: int, path: Path) -> Source:
-    """A source under a name of its own; runs get the command of the first, being of one program."""
-    taken = any(other.id == source.id for other in study.loaded)
-    name = f"{path.resolve().name}/{source.id}" if taken and source.path != path else source.id
-    name = f"{name} ({ranks})" if any(other.id == name for other in study.loaded) else name
-    if source.kind == "trace":
-        return replace(source, id=name, fields={**source.fields, "job": name})
-    program = (study.loaded or [source])[0].fields.get("program")
-    return replace(source, id=name, fields={**source.fields, "program": program})
 
 
 # --- tables of the reference --------------------------------------------------------------------------
@@ -363,95 +348,54 @@ def _named(study: Study, source: Source, ranks: int, path: Path) -> Source:
 _TAU_POINT = {
     "run", "nodes", "gpus_per_node", "workers", "data_loader", "batch_size_per_gpu", "gpu", "thread",
 }  # fmt: skip
-_TAU_INTERVALS = _TAU_POINT | {"function", "calls", "exc_time", "inc_time"}
-_TAU_ATOMICS = _TAU_POINT | {"function", "num_samples", "mean"}
+_KINDS: dict[Kind, set[str]] = {
+    "tau_intervals": _TAU_POINT | {"function", "calls", "exc_time", "inc_time"},
+    "tau_atomics": _TAU_POINT | {"function", "num_samples", "mean"},
+}
 
 
-def add_file(study: Study, file: Path) -> None:
-    """Add the one file that the user named.
+def _add_file(study: Study, file: Path) -> bool:
+    """Add a table of the reference's; False: the file is something else.
 
     Raises:
-        UserError: it is not a readable table of the reference's; one line that says why.
+        UserError: it is one and cannot be read, or lacks columns; one line that says why.
     """
-    if not _is_parquet(file):
-        raise UserError(f"{file} is no PyProf or TAU table, and no folder of results (results/<sweep>)")
-    columns = _columns(file)
-    if not _add_table(study, file, columns):
-        raise UserError(_of_another_kind(file, columns))
-
-
-def add_files(study: Study, files: Sequence[Path]) -> None:
-    """Add those of a folder's files that are tables of the reference's; damaged ones are listed as failed."""
-    for file in files:
-        try:
-            if not _is_parquet(file) or _add_table(study, file, columns := _columns(file)):
-                continue
-            kind = _nearest_kind(columns)
-            if len(kind & columns) > len(kind) / 2:  # it was meant to be one
-                raise UserError(_of_another_kind(file, columns))
-            study.note("parts_unread", what=[_name_in(study, file)])
-        except UserError as error:
-            _fail(study, _name_in(study, file), str(error).removeprefix(f"{file} "), "unusable")
-
-
-def _fail(study: Study, point: str, reason: str, kind: FailureKind) -> None:
-    study.failed.append(Failure(point, reason, kind))
-
-
-def _name_in(study: Study, file: Path) -> str:
-    return file.name if file == study.path else str(file.relative_to(study.path))
-
-
-def _is_parquet(file: Path) -> bool:
-    """Whether a file is Parquet by its first bytes; one that is not and is named so is an error."""
     try:
         with file.open("rb") as content:
             head = content.read(4)
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}") from None
-    if head != b"PAR1" and file.suffix in (".gzip", ".parquet"):
-        raise UserError(f"{file} is {'not a Parquet file' if head else 'empty'}")
-    return head == b"PAR1"
-
-
-def _columns(file: Path) -> set[str]:
-    try:
-        return set(pq.read_schema(file).names)
+        if head != b"PAR1" and file.suffix in (".gzip", ".parquet"):
+            raise UserError(f"{file} is {'not a Parquet file' if head else 'empty'}")
+        if head != b"PAR1":
+            return False
+        columns = set(pq.read_schema(file).names)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{file} is damaged or truncated ({str(error).splitlines()[0]})") from None
-
-
-def _add_table(study: Study, file: Path, columns: set[str]) -> bool:
     if pyprof.is_pyprof(columns):
         source = _pyprof_source(study, file)
         if source.exit_code:
             _fail(study, source.id, f"exit code {source.exit_code}", "failed")
         else:
             study.loaded.append(source)
-    elif columns >= _TAU_INTERVALS:
-        study.loaded.append(Source(file.name, "tau_intervals", {}, 0, None, file))
-    elif columns >= _TAU_ATOMICS:
-        study.loaded.append(Source(file.name, "tau_atomics", {}, 0, None, file))
-    else:
-        return False
-    return True
+        return True
+    for kind, needed in _KINDS.items():
+        if columns >= needed:
+            study.loaded.append(Source(file.name, kind, {}, 0, None, file))
+            return True
+    needed = max((set(pyprof.NEEDED), *_KINDS.values()), key=lambda kind: len(kind & columns) / len(kind))
+    if len(needed & columns) > len(needed) / 2:  # it was meant to be one
+        name = "PyProf kernel" if "Kernel" in needed else "TAU"
+        raise UserError(f"{file} is not a {name} table: it lacks {', '.join(sorted(needed - columns))}")
+    return False
 
 
-def _nearest_kind(columns: set[str]) -> set[str]:
-    kinds = (set(pyprof.NEEDED), _TAU_INTERVALS, _TAU_ATOMICS)
-    return max(kinds, key=lambda kind: len(kind & columns) / len(kind))
-
-
-def _of_another_kind(file: Path, columns: set[str]) -> str:
-    kind = _nearest_kind(columns)
-    name = "PyProf kernel" if "Kernel" in kind else "TAU"
-    return f"{file} is not a {name} table: it lacks {', '.join(sorted(kind - columns))}"
+def _fail(study: Study, point: str, reason: str, kind: FailureKind) -> None:
+    study.failed.append(Failure(point, reason, kind))
 
 
 def _pyprof_source(study: Study, file: Path) -> Source:
     # Two folders may hold tables of one name.
     taken = any(source.id == file.name for source in study.loaded)
-    named = _name_in(study, file) if taken else file.name
+    named = str(file.relative_to(study.path)) if taken else file.name
     try:
         run_id = parse_id(file.name.partition(".")[0])
     except UserError:

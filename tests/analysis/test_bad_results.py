@@ -406,22 +406,12 @@ def test_results_that_are_not_there_name_those_that_are(tmp_path: Path, monkeypa
     for name in ("quick", "loaders"):
         (tmp_path / "results" / name).mkdir(parents=True)
         (tmp_path / "results" / name / store.SWEEP).write_text("{}")
-    others = ("traces/job/job.json", "notes/todo.txt", "tmpb6s9f4ni/job/job.json", "tmpresnet_1/job/job.json")
-    for record in ("by-hand/run_0/manifest.json", *others):
+    for record in ("by-hand/run_0/manifest.json", "traces/job/job.json", "notes/todo.txt"):
         (tmp_path / "results" / record).parent.mkdir(parents=True)
         (tmp_path / "results" / record).write_text("{}")
     for module in ("analysis.scaled", "analysis.report.__main__"):
         error = one_line_error(run(module, given))
         assert f"{given.removeprefix('3=')} does not exist{said}" in error
-
-
-def test_of_many_results_some_are_named(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for number in range(10):
-        (tmp_path / "results" / f"n{number}").mkdir(parents=True)
-        (tmp_path / "results" / f"n{number}" / store.SWEEP).write_text("{}")
-    said = one_line_error(run("analysis.scaled", "resnet"))
-    assert said.rstrip().endswith("results/n6, results/n7") and said.count("results/n") == 8
 
 
 def test_a_point_that_failed_and_was_done_later_is_no_failure(tmp_path: Path) -> None:
@@ -467,7 +457,7 @@ def test_nothing_to_read_is_one_line(tmp_path: Path, command: str) -> None:
     assert "holds no results" in one_line_error(run(module, tmp_path))
     assert "PyProf or TAU" in one_line_error(run(module, tmp_path / "notes.txt"))
     pq.write_table(pa.table({"x": [1]}), tmp_path / "other.parquet")
-    assert "it lacks" in one_line_error(run(module, tmp_path / "other.parquet"))
+    assert "PyProf or TAU" in one_line_error(run(module, tmp_path / "other.parquet"))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -512,15 +502,6 @@ def test_a_sweep_in_a_folder_of_any_name(tmp_path: Path, name: str) -> None:
         ran = run(f"analysis.{command}", tmp_path / name, "--format", "csv")
         assert ran.code == 0, ran.err
         assert ran.csv
-
-
-def test_a_manifest_that_contradicts_its_name_counts_and_is_said(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of()])
-    directory = next(tmp_path.glob("run_0_*"))
-    directory.rename(directory.with_name(directory.name.replace("_32_", "_64_")))
-    ran = run("analysis.scaled", tmp_path, "--format", "csv", "--all")
-    assert {row["batch"] for row in ran.csv} == {"32"}
-    assert "configuration in doubt" in ran.err
 
 
 @pytest.mark.parametrize("record", [store.SWEEP, store.CALIBRATION])

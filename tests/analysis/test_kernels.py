@@ -288,7 +288,7 @@ def test_what_rounding_leaves_of_a_time_is_0() -> None:
     one = kernels.Side(none, wall_ms=10.0, busy_ms=-6.1e-6)
     found = records(kernels.summary(kernels.differences(none, none), one, one))
     (once,) = [row for row in found if row["change"] == "run at once"]
-    shown = {column.header: column.text(once) for column in columns(kernels.SUMMARY_METRICS)}
+    shown = {column.header: column.printed(once) for column in columns(kernels.SUMMARY_METRICS)}
     assert (shown["A, ms/\nstep"], shown["B, ms/\nstep"], shown["B - A\nms"]) == ("0", "0", "0.000")
 
 

@@ -248,7 +248,7 @@ def test_parts_that_explain_nothing_of_the_loss_are_withheld_with_one_line_why(t
     (part,) = (
         one for one in tables(list(by_size(tmp_path).values())) if one.title.startswith("Loss of scaling")
     )
-    two, four = ([column.text(one) for column in part.columns][2:] for one in part.rows)
+    two, four = ([column.printed(one) for column in part.columns][2:] for one in part.rows)
     assert set(four) == {"-"} and "-" not in two
     assert other_steps(row | {"perturbation": 1.4}) == "" != other_steps(row | {"perturbation": 0.7})
     little = row | {"perturbation": 1.2, "loss_pct": 1.0, "loss_unattributed_pct": 4.9}

@@ -62,7 +62,7 @@ def test_the_same_run_in_two_folders_has_two_names(folders):
 
 
 def test_another_number_of_ranks_and_a_mixture_are_one_clear_line(folders, tmp_path):
-    with pytest.raises(UserError, match=r"8=.*: its run .* has 4 ranks"):
+    with pytest.raises(UserError, match=r"8=.*: run_.* has 4 ranks"):
         load_named([f"1={folders[1]}", f"8={folders[4]}"])
     with pytest.raises(UserError, match=rf"with its number of ranks: P={folders[4]}$"):
         load_named([f"1={folders[1]}", str(folders[4])])

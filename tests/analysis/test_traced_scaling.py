@@ -82,9 +82,9 @@ def test_folders_that_cannot_be_compared_are_one_clear_line(scaled, tmp_path):
     write_sweep(tmp_path / "one", [run_of()], repetitions={"none": 1})
     for named, says in (
         ([f"1={paths[1]}", paths[2]], "with its number of ranks"),
-        ([f"1={paths[1].parent}", f"2={paths[2]}"], "holds the traces of 3 jobs"),
+        ([f"1={paths[1].parent}", f"2={paths[2]}"], "holds 3 jobs"),
         ([f"1={tmp_path / 'one'}", f"2={paths[2]}"], "holds traces, the folders before it runs"),
-        ([f"1={paths[1]}", f"8={paths[4]}"], "of a job of 4 ranks"),
+        ([f"1={paths[1]}", f"8={paths[4]}"], "has 4 ranks"),
     ):
         with pytest.raises(UserError, match=says):
             load_named([str(one) for one in named])
