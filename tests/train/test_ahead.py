@@ -21,18 +21,11 @@ class Story:
     """Streams, events and tensors that tell what is asked of them."""
 
     def __init__(self):
-        self.told = []
-        self.number = -1
-
-    # torch.cuda
-    def Stream(self, device):
-        return "copying"
-
-    def Event(self):
-        return self
-
-    def current_stream(self, device):
-        return self
+        self.told, self.number = [], -1
+        self.Stream = lambda device: "copying"
+        self.Event = self.current_stream = lambda *_: self
+        self.record = lambda stream: self.told.append(f"event on {stream}")
+        self.wait_event = lambda event: self.told.append("computing waits")
 
     @contextmanager
     def stream(self, stream):
@@ -40,14 +33,6 @@ class Story:
         yield
         self.told.append(".")
 
-    # an event, and the stream that computes
-    def record(self, stream):
-        self.told.append(f"event on {stream}")
-
-    def wait_event(self, event):
-        self.told.append("computing waits")
-
-    # batches on the host
     def __next__(self):
         self.number += 1
         return Tensor(self, f"images {self.number}"), Tensor(self, f"labels {self.number}")
@@ -140,7 +125,7 @@ def test_a_gpu_copies_what_dali_leaves_on_the_host_from_pinned_memory_one_batch_
 
 
 @pytest.mark.parametrize(
-    ("workers", "allowed", "ranks", "threads"), [(3, 64, 4, 3), (0, 64, 4, 16), (0, 8, 4, 8), (0, 1, 128, 1)]
+    ("workers", "allowed", "ranks", "threads"), [(3, 64, 4, 3), (0, 64, 4, 16), (0, 8, 4, 8)]
 )
 def test_dalis_threads_are_the_workers_or_the_ranks_share_of_the_cores(
     monkeypatch, workers, allowed, ranks, threads
@@ -148,7 +133,7 @@ def test_dalis_threads_are_the_workers_or_the_ranks_share_of_the_cores(
     """64 cores, of which a launcher may have bound the rank to fewer."""
     monkeypatch.setattr(dali.os, "cpu_count", lambda: 64)
     monkeypatch.setattr(dali, "cores", lambda: allowed)
-    run = make_run({"loader": "dali-gpu", "workers": workers, "gpus_per_node": min(ranks, 64)})
+    run = make_run({"loader": "dali-gpu", "workers": workers, "gpus_per_node": ranks})
     assert dali.threads_of(run) == threads
 
 

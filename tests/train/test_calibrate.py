@@ -1,7 +1,6 @@
 """What the machine can do at best: positive rates, the time they may take, the same work on every rank."""
 
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -25,7 +24,7 @@ def small(monkeypatch):
     monkeypatch.setattr(calibrate, "COPY_BYTES", {"cpu": 1 << 16})
 
 
-@pytest.mark.parametrize(("ranks", "counts"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])
+@pytest.mark.parametrize(("ranks", "counts"), [(1, [1]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])
 def test_no_more_than_three_seconds_are_spent(small, ranks, counts, monkeypatch):
     """The seconds that are given to each measurement, added up; what they take is not timed here."""
     seconds = []
@@ -56,12 +55,6 @@ def test_peaks_that_were_measured_while_others_used_the_cpu_are_said_to_be_doubt
     found = calibrate.calibrate(World(0, 1, 0, 1), CPU, "fp32", Alone(), threads)
     torch.set_num_threads(before)
     assert [finding.data["why"].split()[-1] for finding in found.findings] == share
-
-
-def test_what_the_kernel_does_not_say_is_not_known(monkeypatch, tmp_path):
-    assert (calibrate.waited_s() is None) is not Path("/proc/self/schedstat").exists()
-    monkeypatch.setattr(calibrate, "_TASKS", tmp_path)
-    assert calibrate.waited_s() is None
 
 
 def test_a_rate_is_the_best_of_those_seen(monkeypatch):

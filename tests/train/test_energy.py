@@ -51,12 +51,17 @@ def test_packages_add_up_and_counters_wrap_around(tmp_path):
     assert (used.seconds, used.processors_j) == (0.5, pytest.approx(30 + 8)) and used.why_not == []
 
 
-def test_parts_of_packages_and_the_whole_machine_are_not_counted_twice(tmp_path):
+def test_each_package_of_a_node_is_metered_once_by_its_first_rank(tmp_path):
     package(tmp_path, 0, 0)
-    package(tmp_path, 1, 0, name="psys")
-    (tmp_path / "intel-rapl:0:0").mkdir()
+    package(tmp_path, 1, 0, name="psys")  # the whole machine
+    (tmp_path / "intel-rapl:0:0").mkdir()  # a part of a package
     found = open_rapl(tmp_path)
     assert isinstance(found, Rapl) and len(found.packages) == 1
+    for local_rank, told in ((0, 0.0), (1, None)):
+        meters = open_meters([torch.device("cpu")], local_rank, tmp_path, ticking(0.0, 0.5))
+        meters.start()
+        used = meters.stop()
+        assert (used.processors_j, used.why_not) == (told, [])
 
 
 def test_counters_that_may_have_wrapped_twice_tell_nothing(tmp_path):
@@ -69,15 +74,6 @@ def test_counters_that_may_have_wrapped_twice_tell_nothing(tmp_path):
     assert used.processors_j is None
     assert len(used.why_not) == 1
     assert Rapl([path]).unambiguous_s == pytest.approx(2.62)
-
-
-def test_a_node_is_metered_once(tmp_path):
-    package(tmp_path, 0, 5)
-    for local_rank, told in ((0, 0.0), (1, None)):
-        meters = open_meters([torch.device("cpu")], local_rank, tmp_path, ticking(0.0, 0.5))
-        meters.start()
-        used = meters.stop()
-        assert (used.processors_j, used.why_not) == (told, [])
 
 
 @pytest.mark.parametrize("before_start", [False, True])
@@ -93,14 +89,6 @@ def test_a_counter_that_goes_away_costs_its_figure_and_not_the_run(tmp_path, bef
     assert (used.device_j, used.processors_j) == (None, None)
     rapl = "RAPL at start" if before_start else "RAPL at end"
     assert sorted(why.split(":")[0] for why in used.why_not) == ["NVML", rapl]
-
-
-def test_a_gpus_counter_is_read_by_its_uuid():
-    nvml = nvml_of(7, 1_000_000, 1_036_500)  # one reading to see whether it is there
-    meters = Meters(nvml_counter(nvml, "GPU-abc"), None, ticking(1.0, 2.0))
-    meters.start()
-    assert meters.stop() == Used(1.0, 36.5, None, [])
-    nvml.nvmlDeviceGetHandleByUUID.assert_called_once_with(b"GPU-abc")
 
 
 def test_the_gpus_of_one_rank_add_up():

@@ -1,5 +1,7 @@
 """The training loop, step by step: what happens in which order, what clock, markers and capture see of it."""
 
+from collections import OrderedDict
+
 import pytest
 import torch
 
@@ -53,46 +55,35 @@ class Told:
 class Story:
     """A training and everything that it does, in order: each of those who take part tells its share."""
 
-    def __init__(self, device=CPU, **fields):
+    def __init__(self, **fields):
         self.run = make_run({"device": "cpu", "batch": 2, "image_size": 32, "learning_rate": 0.001, **fields})
         self.told: list[str] = []
         self.losses: list[float] = []
-        self.seen_images = None
         self.recorder = Told(self.told)
-        self.model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 10)).to(device)
-        self.model.register_forward_pre_hook(self._forward)
+        self.model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 10))
+        self.model.register_forward_pre_hook(lambda *_: self.told.append("forward"))
         self.model.register_full_backward_hook(lambda *_: self.told.append("backward"))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=self.run.learning_rate)
         self.optimizer.register_step_pre_hook(lambda *_: self.told.append("step"))
         zero_grad = self.optimizer.zero_grad
         self.optimizer.zero_grad = lambda **how: (self.told.append("zero_grad"), zero_grad(**how))
-        self.device = device
-
-    def _forward(self, module, inputs):
-        self.told.append("forward")
-        self.seen_images = inputs[0]
 
     def batches(self):
         while True:
             self.told.append("load")
-            yield (
-                torch.ones(2, 3, 32, 32, requires_grad=True, device=self.device),
-                torch.tensor([3, 4], device=self.device),
-            )
+            yield torch.ones(2, 3, 32, 32, requires_grad=True), torch.tensor([3, 4])
 
     def on_batch(self, index, loss):
         self.told.append("told")
         assert index == len(self.losses)
         self.losses.append(loss.item())
 
-    def step(self, model):
-        return make_step(self.run, model, self.optimizer, Precision(self.run, self.device))
-
-    def happen(self, wrapper=None):
-        return loop.train(
-            self.run, self.step(wrapper or self.model), self.batches(), Markers([self.recorder]),
-            self.recorder, self.recorder, self.on_batch,
-        )  # fmt: skip
+    def happen(self):
+        # As DistributedDataParallel and DataParallel do, the wrapper holds the model as ``module``.
+        wrapper = torch.nn.Sequential(OrderedDict(module=self.model))
+        step = make_step(self.run, wrapper, self.optimizer, Precision(self.run, CPU))
+        recorder, markers = self.recorder, Markers([self.recorder])
+        return loop.train(self.run, step, self.batches(), markers, recorder, recorder, self.on_batch)
 
 
 def test_a_batch_is_load_forward_backward_update_and_its_end():
@@ -102,6 +93,7 @@ def test_a_batch_is_load_forward_backward_update_and_its_end():
     assert recorded.instants_ns == ["the instants"]
     assert recorded.losses == pytest.approx(story.losses) and len(recorded.losses) == 2
     assert recorded.losses[1] < recorded.losses[0]
+    assert story.recorder.model is story.model  # within its wrapper
 
 
 def test_a_schedule_switches_the_capture_on_and_off_between_batches():
@@ -114,23 +106,6 @@ def test_a_schedule_switches_the_capture_on_and_off_between_batches():
         0, "capture warms up", 1, "capture from 2", 2, 3, "stop",
         4, "capture warms up", 5, "capture from 6", 6, 7, "stop", 8, 9, "stop",
     ]  # fmt: skip
-
-
-class Wrapper(torch.nn.Module):
-    """As DistributedDataParallel and DataParallel do, it holds the model as ``module``."""
-
-    def __init__(self, module):
-        super().__init__()
-        self.module = module
-
-    def forward(self, images):
-        return self.module(images)
-
-
-def test_the_profiler_is_given_the_model_within_its_wrapper():
-    story = Story(batches=1)
-    story.happen(Wrapper(story.model))
-    assert story.recorder.model is story.model
 
 
 def test_gradients_of_the_batch_before_are_let_go_not_added_to():

@@ -3,14 +3,12 @@
 import pytest
 import torch
 
-from jobs import validation as of_sweeps
 from profiling.errors import UserError
 from train.models import (
     CLASSES,
     build_model,
     check_images,
     flops_per_image,
-    import_torchvision,
     model_names,
 )
 
@@ -59,23 +57,9 @@ def test_a_near_miss_is_named():
     assert not any("rcnn" in name or "fcn" in name or "raft" in name for name in model_names())
 
 
-def test_a_sweep_knows_them_without_importing_torchvision(monkeypatch):
-    assert of_sweeps.model_names() == sorted(model_names())
-    monkeypatch.setattr(of_sweeps, "find_spec", lambda name: None)
-    of_sweeps.check_models(["resnet19"], str)  # where there is none, runs find out
-
-
 def test_images_that_a_model_cannot_take_are_explained():
     check_images("resnet50", 32, 2)
     for name, size, batch in (("alexnet", 32, 2), ("resnet50", 32, 1), ("vit_b_16", 64, 2)):
         told = f"^{name} does not take batch {batch} of {size} x {size} images: .+"
         with pytest.raises(UserError, match=told):
             check_images(name, size, batch)
-
-
-def test_torchvision_works_beside_this_torch():
-    torchvision = import_torchvision()
-    assert import_torchvision() is torchvision
-    from torchvision.transforms import v2
-
-    assert v2.Resize(8, antialias=True)(torch.zeros(3, 16, 16)).shape == (3, 8, 8)

@@ -12,7 +12,6 @@ import pytest
 from profiling.errors import UserError
 from train import rendezvous
 from train.rendezvous import (
-    CANDIDATES,
     allow_connections,
     announce,
     ask,
@@ -55,17 +54,6 @@ def test_other_programs_on_the_ports_are_passed_over():
         connection.close()
         assert announce(name, 4712, 1, soon(30)) == candidates(name)[2]
         assert asking.result() == 4712
-
-
-def test_where_no_port_is_free_it_is_said():
-    name = "c" * 64
-    taken = [socket.create_server(("", port)) for port in candidates(name)]
-    try:
-        with pytest.raises(UserError, match=f"none of the {CANDIDATES} ports"):
-            announce(name, 1, 1, soon())
-    finally:
-        for server in taken:
-            server.close()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
@@ -123,9 +111,8 @@ def test_all_ranks_read_what_rank_0_has_collected_once():
 
 @pytest.mark.parametrize(
     ("limits", "wanted"),
-    [((1024, 4096), (2048, 4096)), ((256, 512), (512, 512)), ((4096, 4096), None), ((-1, -1), None),
-     ((1024, -1), (2048, -1))],
-)  # fmt: skip
+    [((1024, 4096), (2048, 4096)), ((256, 512), (512, 512)), ((-1, -1), None), ((1024, -1), (2048, -1))],
+)
 def test_a_process_may_have_a_connection_to_each_of_a_thousand_ranks(monkeypatch, limits, wanted):
     assert resource.RLIM_INFINITY == -1
     set_to = Mock()

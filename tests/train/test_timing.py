@@ -1,7 +1,5 @@
 """Stage times: five instants a batch, on the clock where the stages run."""
 
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -85,16 +83,14 @@ def test_a_clock_of_one_gpu_ticks_in_its_stream_whichever_gpu_is_the_current_one
 
 @pytest.mark.parametrize("ppm", [0, 30, -80])
 def test_a_device_whose_clock_drifts_is_set_to_the_hosts_at_both_ends(ppm):
-    device = FakeDevice()
+    device, truth = FakeDevice(), []
     clock = DeviceClock(device.event, device.synchronize, lambda: round(device.now_ns * (1 + ppm * 1e-6)))
     clock.start()
-    truth = []
     for _ in range(100 * INSTANTS):
         device.now_ns += 100_000_000
         clock.tick()
         truth.append(device.now_ns * (1 + ppm * 1e-6))
     instants = clock.instants_ns()
-    assert len(instants) == 100 * INSTANTS
     # A minute at 30 ppm would be 1.8 ms.
     assert np.abs((instants - instants[0]) - (np.array(truth) - truth[0])).max() < 20_000
 
@@ -118,18 +114,6 @@ def test_device_instants_keep_their_precision_over_a_long_run_and_the_loop_never
     assert np.abs(np.diff(drift)).max() <= 2  # a stage is right to 2 ns
     assert abs(drift[-1]) < 20_000
     assert instants[0] == pytest.approx(time.time_ns(), abs=60e9)
-
-
-def test_the_age_of_a_process_is_what_its_parent_sees():
-    code = "from time import time_ns as now; from profiling.process_facts import process_age_ns as age"
-    begun = time.time_ns()
-    child = subprocess.Popen(
-        [sys.executable, "-c", code + "; print(now(), age(), now())"], stdout=subprocess.PIPE, text=True
-    )
-    started = time.time_ns()
-    before, age, after = map(int, child.communicate(timeout=600)[0].split())
-    tick = 20_000_000  # the kernel counts in hundredths of a second
-    assert before - started - tick <= age <= after - begun + tick
 
 
 @pytest.mark.parametrize("a_step", [8, 64])

@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import pytest
@@ -16,9 +16,9 @@ import torch
 
 from analysis.frames.load import load
 from jobs import ROOT, store
-from jobs.failures import Ended, check_run, read_reports
+from jobs.failures import Ended, read_reports
 from jobs.run import make_run
-from jobs.store import Manifest
+from jobs.store import Manifest, check_run
 from profiling import tables
 from profiling.errors import UserError
 from profiling.wrap import WATCHERS
@@ -59,8 +59,7 @@ VARIANTS = {
 ENDLESS = {"loader": "synthetic", "batches": 100_000}
 
 
-@dataclass(frozen=True)
-class Trained:
+class Trained(NamedTuple):
     """What two ranks left for each of VARIANTS, and how they ended: one was killed in the run after these."""
 
     outs: dict[str, Path]
@@ -136,18 +135,12 @@ def test_two_ranks_repeat_themselves_given_the_seed(variants):
     assert len({digests_of(out)[0] for out in variants.values()}) == len(VARIANTS) - 1  # one was done twice
 
 
-@pytest.mark.parametrize("grad", ["fp16", "bf16"])
-def test_the_precision_of_gradients_rounds_them_and_no_more(variants, grad):
-    exact, rounded = losses_of(variants["again"]), losses_of(variants[grad])
-    for rank in range(2):
-        assert rounded[rank][0] == exact[rank][0]
-        assert rounded[rank][1] != exact[rank][1]
-        assert rounded[rank][1] == pytest.approx(exact[rank][1], rel=0.01)
-
-
 @pytest.mark.parametrize(("name", "size"), [("again", 4), ("fp16", 2), ("bf16", 2)])
-def test_the_precision_of_gradients_is_what_is_on_the_wire(variants, name, size):
+def test_the_precision_of_gradients_rounds_them_and_is_what_is_on_the_wire(variants, name, size):
+    exact, rounded = losses_of(variants["again"]), losses_of(variants[name])
     for rank in range(2):
+        assert rounded[rank][0] == exact[rank][0] and (rounded[rank][1] != exact[rank][1]) is (size == 2)
+        assert rounded[rank][1] == pytest.approx(exact[rank][1], rel=0.01)
         kernels = tables.read(tables.rank_directory(variants[name], rank), "kernels").to_pandas()
         sent = kernels[kernels.name == "gloo:all_reduce"].groupby("batch_index").bytes.sum()
         assert sent.to_dict() == dict.fromkeys(range(FIRST, BATCHES), PARAMETERS * size)
@@ -191,13 +184,11 @@ def test_the_run_says_how_many_ranks_the_launcher_started():
 
 WRONG_USE = {
     "loader with a near miss": (["--loader", "dali-cp"], "invalid loader 'dali-cp'; did you mean"),
-    "model with a near miss": (["--model", "resnet5O"], "resnet5O"),
     "flag with a near miss": (["--bach", "3"], "unknown flag --bach; did you mean '--batch'"),
-    "no batches": (["--batches", "0"], "batches"),
     "attributed beyond the end": (["--batches", "5", "--attribute-from", "5"], "must be less than batches"),
     "a GPU loader on the CPU": (["--device", "cpu", "--loader", "dali-gpu"], "loader dali-gpu needs a GPU"),
     "a graph on the CPU": (["--device", "cpu", "--graph"], "graph"),
-}  # fmt: skip
+}
 TINY = ["--image-size", "64", "--batch", "2", "--batches", "6"]
 
 
@@ -239,13 +230,13 @@ def test_each_run_by_hand_has_a_folder_of_its_own_and_all_are_one_set_of_results
     train_tiny, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    others = [(), (), ("--batches", "3"), ("--image-size", "96")]
+    others = [(), (), ("--batches", "3")]
     printed = [train_tiny(*SMALL, *flags)[1] for flags in others]
     folders = [text.partition("results: ")[2].split()[0] for text in printed]
     assert len(set(folders)) == len(others) and all(Path(folder).is_dir() for folder in folders)
     study = load(Path("results/by-hand"))
     assert sorted(source.path for source in study.sources) == sorted(map(Path, folders))
-    assert sorted(source.fields["batches"] for source in study.sources) == [2, 2, 2, 3]
+    assert sorted(source.fields["batches"] for source in study.sources) == [2, 2, 3]
     assert {source.repetition for source in study.sources} == {0, 1}
     assert load(Path(folders[0])).sources[0].manifest.command[1:3] == ["-m", "train"]
 
@@ -327,13 +318,6 @@ def test_a_used_out_is_replaced_only_by_overwrite(train_tiny, tmp_path, monkeypa
     assert len(batches_of(out, 0)) == 3 and (out / "notes.txt").exists()
     assert "other files (mine)" in one_line(train_tiny(*SMALL, "--out", str(tmp_path), "--overwrite"))
     assert load(out).sources[0].fields["batches"] == 3
-
-
-def test_a_result_directory_that_cannot_be(train_tiny, tmp_path):
-    (tmp_path / "file").write_text("mine")
-    line = one_line(train_tiny(*SMALL, "--out", str(tmp_path / "file" / "out")))
-    assert str(tmp_path / "file") in line
-    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_a_loss_that_is_not_finite_is_exit_code_1(train_tiny, tmp_path):

@@ -22,11 +22,8 @@ SLURM = {
 }  # fmt: skip
 
 
-def test_without_a_launcher_there_is_one_rank():
-    assert read_world({}) == World()
-
-
 def test_where_ranks_meet():
+    assert read_world({}) == World()
     assert read_world({**TORCHRUN, "SCALEPROF_RENDEZVOUS": "file:///x"}).rendezvous == "file:///x"
     assert read_world({**TORCHRUN, "MASTER_ADDR": "n0", "MASTER_PORT": "9"}).rendezvous == "tcp://n0:9"
     one_node = {"PMI_RANK": "2", "PMI_SIZE": "4"}
@@ -44,20 +41,13 @@ def test_where_ranks_meet():
 
 
 def test_jobs_and_steps_on_one_host_are_told_apart():
-    worlds = [
-        {},
-        {"SLURM_STEP_ID": "1"},
-        {"SLURM_JOB_ID": "2"},
-        {"SCALEPROF_JOB": "/results/a"},
-        {"SCALEPROF_JOB": "/results/b"},
-    ]
+    worlds = [{}, {"SLURM_STEP_ID": "1"}, {"SLURM_JOB_ID": "2"}, {"SCALEPROF_JOB": "/results/a"}]
     assert len({read_world({**SLURM, **more}).job for more in worlds}) == len(worlds)
 
 
 def test_several_nodes_and_no_word_of_where_rank_0_is_are_one_clear_line():
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=r"^[^\n]*$"):
         read_world(TORCHRUN)
-    assert "\n" not in str(error.value)
 
 
 def test_gloo_is_told_of_loopback_only_where_the_host_is_unknown(monkeypatch):
@@ -119,9 +109,13 @@ def test_all_ranks_of_a_job_agree_on_a_port_that_is_free():
 
 
 def test_the_command_is_pythons_and_starts_in_its_folder(become, tmp_path):
-    words = ["--folder", str(tmp_path), "--", "train.py", "--lr", "0.1"]
-    assert become(words) == (tmp_path, [sys.executable, "train.py", "--lr", "0.1"])
+    words = ["--device", "cpu", "--folder", str(tmp_path), "--", "train.py", "--lr", "0.1"]
+    assert become(words, CUDA_VISIBLE_DEVICES="0,1") == (
+        tmp_path,
+        [sys.executable, "train.py", "--lr", "0.1"],
+    )
     assert (os.environ["RANK"], os.environ["WORLD_SIZE"]) == ("0", "1")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
     # Where this project is not installed, it is found from there all the same.
     assert os.environ["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT)
 
@@ -137,16 +131,8 @@ def test_where_the_user_has_said_where_to_meet_the_ranks_meet_there(become):
     assert [os.environ[name] for name in names] == ["1", "2", "1", "2", "0", "1", "node-7", "29500"]
 
 
-def test_on_the_cpu_the_program_sees_no_gpu(become):
-    become(["--device", "cpu", "--", "train.py"], CUDA_VISIBLE_DEVICES="0,1")
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
-
-
-def test_nothing_to_start_is_one_line(become):
+def test_what_cannot_start_is_one_line(become):
     with pytest.raises(UserError, match="nothing to start"):
         become(["--"])
-
-
-def test_each_node_says_which_interface_it_lacks(become):
     with pytest.raises(UserError, match="no network interface nope0 on"):
         become(["--", "train.py"], **SLURM, MASTER_ADDR="n7", MASTER_PORT="29500", GLOO_SOCKET_IFNAME="nope0")

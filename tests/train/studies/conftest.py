@@ -1,6 +1,5 @@
-"""A study's command in this process, and a GPU as torch.cuda and NVML told of one."""
+"""A study's command in this process, and a GPU as torch.cuda tells of one."""
 
-import argparse
 import sys
 
 import pytest
@@ -36,12 +35,10 @@ GIB = 1 << 30
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """What torch.cuda said of a GPU of 80 GiB, 10 of them taken, and NVML of its power."""
+    """What torch.cuda says of a GPU of 80 GiB, 10 of them taken."""
     said = {
-        "set_device": None, "synchronize": None, "reset_peak_memory_stats": None,
-        "mem_get_info": (70 * GIB, 80 * GIB), "memory_allocated": 3 * GIB, "memory_reserved": 2 * GIB,
-        "max_memory_allocated": 5 * GIB,
-        "max_memory_reserved": 7 * GIB, "get_device_properties": argparse.Namespace(uuid="1-2"),
+        "synchronize": None, "reset_peak_memory_stats": None, "mem_get_info": (70 * GIB, 80 * GIB),
+        "memory_reserved": 2 * GIB, "max_memory_allocated": 5 * GIB, "max_memory_reserved": 7 * GIB,
     }  # fmt: skip
     for name, value in said.items():
         monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
