@@ -13,7 +13,6 @@ from profiling.attribution.batch_times import WHOLE, slow_head
 from profiling.errors import UserError
 from profiling.schemas import ATTRIBUTED
 
-_TIMES = ["batch_index", "start_ns", "end_ns", "attributed"]
 # By so much the steps before a recording may take longer than those in it: recording makes no step shorter.
 _AS_STEADY = 1.2
 
@@ -55,7 +54,11 @@ def counted_steps(study: Study, source: Source, read: Read | None = None) -> Cou
 def _counted_steps(source: Source, read: Read | None) -> Counted | None:
     if source.kind not in ("run", "trace") or source.without_steps:
         return None
-    rank_ns, attributed = read or _read(source)
+    if read is None:
+        with reading(source):
+            columns = columns_of_steps(source, ["batch_index", "start_ns", "end_ns", "attributed"])
+        read = columns["end_ns"] - columns["start_ns"], np.asarray(columns["attributed"], bool)
+    rank_ns, attributed = read
     if not rank_ns.size or not (rank_ns > 0).all():
         return None
     if source.kind == "run":
@@ -64,30 +67,19 @@ def _counted_steps(source: Source, read: Read | None) -> Counted | None:
     return Counted(range(warmup, rank_ns.shape[1]), warmup)
 
 
-def _read(source: Source) -> Read:
-    with reading(source):
-        columns = columns_of_steps(source, _TIMES)
-    return columns["end_ns"] - columns["start_ns"], np.asarray(columns["attributed"], bool)
-
-
 def _of_run(step_ns: np.ndarray, attributed: np.ndarray) -> Counted | None:
     # Of a schedule all recordings together: one may be shorter than the warm-up.
     recorded = np.flatnonzero(attributed)
-    if not len(recorded) or _warmed_up(step_ns[: recorded[0]], step_ns[recorded]):
+    if not len(recorded):
         return None
-    warmup = estimates.warmup(step_ns[recorded])
+    before_ns, recorded_ns = step_ns[: recorded[0]], step_ns[recorded]
+    if len(before_ns) >= estimates.SHORTEST_SERIES:
+        # It had warmed up, unless all that is steady before the recording took longer than what was recorded.
+        steady_ns = before_ns[estimates.warmup(before_ns) :]
+        if np.median(steady_ns) <= _AS_STEADY * np.median(recorded_ns[len(recorded_ns) // 2 :]):
+            return None
+    warmup = estimates.warmup(recorded_ns)
     return Counted(range(int(recorded[warmup]), len(step_ns)), warmup) if recorded[warmup] else None
-
-
-def _warmed_up(before_ns: np.ndarray, recorded_ns: np.ndarray) -> bool:
-    """Whether the steps before a run's recording tell that it had warmed up.
-
-    Not if they are too few, nor if all that is steady among them took longer than what was recorded.
-    """
-    if len(before_ns) < estimates.SHORTEST_SERIES:
-        return False
-    steady = before_ns[estimates.warmup(before_ns) :]
-    return bool(np.median(steady) <= _AS_STEADY * np.median(recorded_ns[len(recorded_ns) // 2 :]))
 
 
 def attributed_that_count(study: Study, source: Source) -> str:
@@ -278,7 +270,15 @@ def all_series(study: Study) -> dict[str, Series]:
     """The batches of every run that can be used, by id."""
     each = study.each(study.of_kind("run"), lambda source: series_of(study, source))
     by_id = {source.id: series for source, series in each}
-    _note_unsettled(study, by_id)
+    # Without a steady level a median, or images/s, is that of no pace they keep.
+    unsettled = [
+        name
+        for name, one in by_id.items()
+        if (one.warmup and one.warmup >= len(one.step_ns) // 2 and not one.attributed.any())
+        or drift(one.steady_ns) is not None
+    ]
+    if unsettled:
+        study.note("no_steady_state", n=len(unsettled), of=len(by_id), runs=unsettled)
     return by_id
 
 
@@ -346,18 +346,6 @@ def job_steps(steps: pd.DataFrame) -> pd.DataFrame:
     of_ranks = {"duration_ns": "max", **{f"{stage}_ns": "mean" for stage in STAGES}}
     of_job = dict.fromkeys(("images", "recorded", "counted", "steady"), "first")
     return steps.groupby(["run", "step"], sort=False, as_index=False).agg(of_ranks | of_job)
-
-
-def _note_unsettled(study: Study, series: dict[str, Series]) -> None:
-    """A finding on runs without a steady level: a median, or images/s, is that of no pace they keep."""
-    unsettled = [
-        name
-        for name, one in series.items()
-        if (one.warmup and one.warmup >= len(one.step_ns) // 2 and not one.attributed.any())
-        or drift(one.steady_ns) is not None
-    ]
-    if unsettled:
-        study.note("no_steady_state", n=len(unsettled), of=len(series), runs=unsettled)
 
 
 def drift(steady_ns: np.ndarray) -> float | None:

@@ -80,7 +80,7 @@ class Source:
 
     @property
     def without_steps(self) -> bool:
-        """Whether nothing separates the steps of its traces: the whole recording counts as one."""
+        """Whether nothing separates the steps of its traces: the recording counts as one."""
         return self.job is not None and self.job.batches_from == WHOLE
 
     @property
@@ -193,14 +193,14 @@ class Log:
     noted: dict[Finding, None] = field(default_factory=dict)
     unusable: set[Path] = field(default_factory=set)  # paths of sources that were loaded and do not count
 
-    def add(self, finding: Finding) -> None:
-        """Add a finding, once."""
-        self.noted.setdefault(finding)
-
     def note(self, code: str, run: str | None = None, side: Side = "", **data: object) -> None:
         """Add a finding of the catalogue, once."""
         rank, configuration = data.pop("rank", None), data.pop("configuration", None)
         self.add(Finding(code, run, rank, configuration, side, data))  # type: ignore[arg-type]
+
+    def add(self, finding: Finding) -> None:
+        """Add a finding, once."""
+        self.noted.setdefault(finding)
 
     @property
     def findings(self) -> list[Finding]:
@@ -292,11 +292,6 @@ class Study:
         """Whether all runs ran without GPUs; False where there are none."""
         runs = self.of_kind("run")
         return bool(runs) and all(run.on_cpus for run in runs)
-
-    @property
-    def unit(self) -> str:
-        """What a batch size is of: ``GPU``; ``rank`` without GPUs."""
-        return "rank" if self.on_cpus else "GPU"
 
     @property
     def tau_intervals(self) -> tuple[Source, ...]:
@@ -403,47 +398,18 @@ class Study:
         """The factors of programs' own that its runs have, as answers name them."""
         return own_names(*(source.fields for source in self.sources))
 
-    def with_fields(self, frame: "pd.DataFrame") -> "pd.DataFrame":
-        """A frame with a column ``run``, the fields and the repetition of the runs before its columns.
+    @property
+    def runs(self) -> "pd.DataFrame":
+        """A row a run, trace or PyProf table that counts: ``run``, the fields, and ``repetition``.
 
         Fields keep their types: of runs that do not have one it is None.
         """
         import pandas as pd
 
-        fields = pd.DataFrame([
+        return pd.DataFrame([
             {"run": source.id, **source.fields, "repetition": source.repetition} for source in self.sources
         ] or {"run": []}, dtype=object)  # fmt: skip
-        return fields.merge(frame, on="run", how="inner")
 
-    @property
-    def runs(self) -> "pd.DataFrame":
-        """One row a run or PyProf table that counts.
-
-        Columns: ``run``, ``kind`` (run, pyprof), all fields of Run (null where a reference file does not say
-        them), :attr:`own_factors`, ``repetition``, ``exit_code``, ``world_size``, ``directory`` (or the
-        file), ``device_name``, ``seconds`` (whole wall time), ``started``.
-        """
-        import pandas as pd
-
-        of_runs = [name for name in Run.model_fields if name != "factors"]
-        columns = [
-            "run", "kind", *of_runs, *self.own_factors, "repetition", "exit_code", "world_size", "directory",
-            "device_name", "seconds", "started",
-        ]  # fmt: skip
-        return pd.DataFrame([_row(source) for source in self.sources], columns=columns)
-
-
-def _row(source: Source) -> dict[str, Any]:
-    manifest = source.manifest
-    return {
-        "run": source.id,
-        "kind": source.kind,
-        **source.fields,
-        "repetition": source.repetition,
-        "exit_code": source.exit_code,
-        "world_size": source.world_size,
-        "directory": str(source.path),
-        "device_name": next(iter(source.devices), None),
-        "seconds": manifest.seconds if manifest else None,
-        "started": manifest.started if manifest else None,
-    }
+    def with_fields(self, frame: "pd.DataFrame") -> "pd.DataFrame":
+        """A frame with a column ``run``, and before its columns those of :attr:`runs`."""
+        return self.runs.merge(frame, on="run", how="inner")

@@ -109,7 +109,9 @@ def _batch_sizes_differ(context: Context) -> bool:
 def _activities(context: Context) -> Content:
     activities = activities_of(context.study)
     runs = fields_of(context.study).loc[activities["run"].unique()]
-    return of_shares(pd.DataFrame(shares_of(activities, runs)), context.factors, context.study.unit)
+    return of_shares(
+        pd.DataFrame(shares_of(activities, runs)), context.factors, "rank" if context.study.on_cpus else "GPU"
+    )
 
 
 def of_shares(shares: pd.DataFrame, factors: Sequence[str] = (), unit: str = "GPU") -> Content:
