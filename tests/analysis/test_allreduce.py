@@ -76,12 +76,6 @@ def test_messages_of_several_lengths_may_show_that_there_is_no_latency():
     assert best.latency_known and best.slowest(Layout(8)) == pytest.approx((0.0, NS_PER_BYTE), abs=1e-9)
 
 
-def test_residuals_of_the_best_form_are_told():
-    seen = seen_of([1e4, 1e6, 3e7])
-    odd = seen._replace(ns=seen.ns * np.tile([1.3, 0.8, 1.1], 3))
-    assert 0.1 < fit(odd)[0].error < 0.3
-
-
 def test_noise_of_calls_is_in_the_resamples():
     seen = seen_of(np.geomspace(1e5, 5e7, 30), ranks=(2, 4))
     noisy = seen._replace(ns=seen.ns * np.random.default_rng(1).normal(1, 0.05, 60))

@@ -29,12 +29,6 @@ def predicted(cluster: Cluster, sizes, wanted, what_ifs=(), steps_of=lambda step
     return ahead, [row for row in rows if row["backtest"]], findings
 
 
-def believed(rows) -> set[tuple[int, str]]:
-    """The methods that are the better founded ones, by the place of their configuration."""
-    judged_rows = records(judged(pd.DataFrame(rows)))
-    return {(row["of"], row["predicted_by"]) for row in judged_rows if row["believed"]}
-
-
 def holds(row, cluster: Cluster) -> bool:
     return row["step_ms_low"] <= truth_ms(cluster, row["world_size"], 40) <= row["step_ms_high"]
 
@@ -76,22 +70,15 @@ def test_one_size_leaves_the_forms_open_and_the_range_spans_them():
 
 
 def test_what_nccl_says_it_used_is_taken():
-    named = frozenset({"tree"})
-
     def as_tree(steps):
-        return [
-            one
-            if isinstance(one, str) or not len(one.exchanges.ns)
-            else replace(one, exchanges=one.exchanges._replace(algorithms=named))
-            for one in steps
-        ]
+        named = frozenset({"tree"})
+        return [replace(one, exchanges=one.exchanges._replace(algorithms=named)) for one in steps]
 
     cluster = Cluster(links("tree", (20.0,), (4.0,)), **QUIET)
     made, _, _ = predicted(cluster, (1, 2), [8], steps_of=as_tree)
-    tried = set(made[SIMULATION, 8, ""]["exchanges_tried"].split(" or "))
-    assert tried <= {one.name for one in allreduce.FLAT if one.trees} and holds(
-        made[SIMULATION, 8, ""], cluster
-    )
+    row = made[SIMULATION, 8, ""]
+    assert set(row["exchanges_tried"].split(" or ")) <= {one.name for one in allreduce.FLAT if one.trees}
+    assert holds(row, cluster)
 
 
 def test_links_that_ranks_share_are_seen_or_refused():
@@ -112,12 +99,6 @@ def test_a_network_that_follows_no_form_widens_the_range_by_how_far_it_is_off():
     made, _, _ = predicted(cluster, (1, 2, 4, 8), [16])
     row = made[SIMULATION, 16, ""]
     assert row["allreduce_error_pct"] > 10 and holds(row, cluster)
-
-
-def test_the_further_ahead_the_less_is_known_of_the_exchange():
-    made, _, _ = predicted(Cluster(links("ring", (5.0,), (1.0,)), **QUIET), (1, 2, 4, 8), [16, 64])
-    near, far = (made[SIMULATION, ranks, ""] for ranks in (16, 64))
-    assert far["step_ms_high"] / far["step_ms_low"] > 1.2 * near["step_ms_high"] / near["step_ms_low"]
 
 
 def test_links_that_were_never_seen_are_refused():
@@ -154,19 +135,18 @@ def test_a_rank_that_is_always_late_is_one_of_however_many():
 # --- how good it is -----------------------------------------------------------------------------------
 
 
-def test_a_step_that_misses_something_says_so_and_keeps_what_it_misses():
-    cluster = Cluster(RING, **QUIET)
+@pytest.mark.parametrize("strong", [False, True])
+def test_a_step_that_misses_something_says_so_and_keeps_what_it_misses(strong):
+    """One rank tells all that a batch takes, a traced step only what it shows."""
+    cluster = Cluster(links("ring", (20.0,), (8.0,)), strong=strong, **QUIET)
 
     def shorter(steps):
-        return [
-            one if isinstance(one, str) else replace(one, step=replace(one.step, tail_ns=-5e6))
-            for one in steps
-        ]
+        return [replace(one, step=replace(one.step, tail_ns=one.step.tail_ns - 3e6)) for one in steps]
 
-    made, _, _ = predicted(cluster, (1, 2, 4), [8], steps_of=shorter)
-    row = made[SIMULATION, 8, ""]
-    assert row["fit_error_pct"] < -5
-    assert off_pct(row, cluster) < 3 and holds(row, cluster)
+    made, tested, _ = predicted(cluster, (1, 2, 4, 8), [16], steps_of=shorter)
+    row = made[SIMULATION, 16, ""]
+    assert row["fit_error_pct"] < -2 and off_pct(row, cluster) < 3 and holds(row, cluster)
+    assert all(abs(one["error_pct"]) < 3 for one in tested if one["predicted_by"] == SIMULATION)
 
 
 def test_a_point_outside_of_its_range_widens_those_ahead_with_every_doubling():
@@ -216,20 +196,8 @@ def test_which_method_is_preferred_depends_on_the_backtests(curve_pct, simulatio
     errors = {CURVE: curve_pct, SIMULATION: simulation_pct}
     of_both = [row | {"error_pct": errors[row["predicted_by"]]} for row in tested if row["world_size"] == 4]
     assert len(of_both) == 2
-    assert {method for _, method in believed([*made.values(), *of_both])} == preferred
-
-
-def test_each_configuration_has_the_method_that_is_better_founded_for_it():
-    made, tested, _ = predicted(hidden(), (1, 2, 4), [8])
-    # The simulation that predicts differs by 12 %; those of a back-test, which replay fewer ranks, by 30.
-    off = {True: 30.0, False: 12.0}
-    rows = [
-        row
-        | {"of": 1}
-        | ({"fit_error_pct": off[row["backtest"]]} if row["predicted_by"] == SIMULATION else {})
-        for row in (*made.values(), *tested)
-    ]
-    assert believed([*made.values(), *rows]) == {(0, SIMULATION), (1, CURVE)}
+    rows = judged(pd.DataFrame([*made.values(), *of_both]))
+    assert set(rows.loc[rows["believed"], "predicted_by"]) == preferred
 
 
 # --- strong scaling -----------------------------------------------------------------------------------
@@ -244,23 +212,6 @@ def test_strong_scaling_is_predicted_by_both():
         assert row["images_per_s"] == pytest.approx(64 / row["step_ms"] * 1e3, rel=0.02)
     assert off_pct(made[SIMULATION, 16, ""], cluster) < 5
     assert {row["predicted_by"] for row in tested} == {CURVE, SIMULATION}
-
-
-def test_what_a_traced_step_misses_is_the_ranks_own_where_batches_shrink():
-    """One rank tells all that a batch takes, a traced step only what it shows: 3 ms are in one of the two."""
-    cluster = Cluster(links("ring", (20.0,), (8.0,)), strong=True, **QUIET)
-
-    def shorter(steps):
-        return [
-            one
-            if isinstance(one, str)
-            else replace(one, step=replace(one.step, tail_ns=one.step.tail_ns - 3e6))
-            for one in steps
-        ]
-
-    made, tested, _ = predicted(cluster, (1, 2, 4, 8), [16], steps_of=shorter)
-    assert off_pct(made[SIMULATION, 16, ""], cluster) < 3 and holds(made[SIMULATION, 16, ""], cluster)
-    assert all(abs(row["error_pct"]) < 3 for row in tested if row["predicted_by"] == SIMULATION)
 
 
 def test_one_batch_of_a_rank_does_not_tell_how_long_a_smaller_one_takes():

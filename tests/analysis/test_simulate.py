@@ -172,16 +172,6 @@ def test_what_ifs_by_hand():
     assert plain.step_ns[0] - both.step_ns[0] == pytest.approx(15 * MS)
 
 
-def test_smaller_buckets_begin_earlier_and_cost_more_messages():
-    free = model_of(cost=ring(0.0, 2.0))
-    dear = model_of(cost=ring(3e6, 0.01))
-    for model, better in ((free, "bucket-mb=1"), (dear, "bucket-mb=1000")):
-        step = {
-            size: simulated(changed(model, size), 8).step_ns[0] for size in ("bucket-mb=1", "bucket-mb=1000")
-        }
-        assert min(step, key=lambda size: step[size]) == better
-
-
 def test_a_late_loader_is_no_lateness_without_it():
     """Two batches in three wait 20 ms for their data, and are 20 ms longer for it."""
     load = np.tile([0.0, 20.0, 20.0], 100) * MS

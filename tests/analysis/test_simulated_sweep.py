@@ -259,16 +259,6 @@ def test_the_report_shows_what_was_measured_predicted_and_changed(tmp_path):
     assert len(section.tables[0].rows) == 1 + 5 + 2 * (1 + 5)
 
 
-def test_why_one_of_two_configurations_is_not_simulated_names_it(tmp_path):
-    sweep(tmp_path)
-    for ranks in (1, 2):
-        plant(tmp_path, ranks, "none", batch=64)
-    study = load(tmp_path)
-    of_study(study, "4")
-    (finding,) = (one for one in study.findings if one.code == "not_simulated")
-    assert finding.configuration == "batch 64" and finding.data["what"] == "step"
-
-
 def test_a_damaged_trace_costs_only_its_run(tmp_path):
     sweep(tmp_path)
     next(tmp_path.glob("*_2_eth_torch*/rank_0000/kernels.parquet")).write_bytes(b"PAR1 no")
