@@ -263,6 +263,9 @@ SIGNIFICANCE = 0.05  # for all ranks of a run together
 FEWEST_STRETCHES = 4  # of independent steps: fewer show no repetition
 DRAWS = 2000
 _CORRELATION_TIMES = 3.0  # a stretch lasts
+_LONGEST_PERIOD = 16  # steps: as many workers have few loaders
+_PERIODIC = 3.0  # standard errors of a correlation, from which on late steps come at equal distances
+_NEAR = 0.8  # of the largest correlation: a shorter period with this is the period
 _MOST_DRAWN = 4_000_000  # elements of one portion of draws: bounds memory
 
 
@@ -326,11 +329,31 @@ def stretches(late_ns: np.ndarray) -> np.ndarray:
     """The number of steps over which each rank's lateness (ranks, steps) is correlated.
 
     Some correlation times: the ranks' mean, or the rank's if that is longer, since single estimates from
-    short series are too low. At least n^(1/3), as for other block bootstraps.
+    short series are too low. At least n^(1/3), as for other block bootstraps. Where late steps come at equal
+    distances, the time is that of sums from one to the next.
     """
-    of_ranks = np.array([estimates.correlation_time(values) for values in late_ns])
+    cycle = _period(late_ns)
+    cycles = late_ns[:, : late_ns.shape[1] // cycle * cycle].reshape(len(late_ns), -1, cycle).sum(axis=2)
+    of_ranks = cycle * np.array([estimates.correlation_time(values) for values in cycles])
     times = np.maximum(of_ranks, of_ranks.mean())
     return np.rint(np.maximum(_CORRELATION_TIMES * times, _shortest(late_ns.shape[1]))).astype(int)
+
+
+def _period(late_ns: np.ndarray) -> int:
+    """Steps from one late step to the next where these come at equal distances; 1: they do not.
+
+    Batches of a loader with four workers may come late each fourth step: on a rank by the same worker, so
+    that neighbours differ and every fourth is alike.
+    """
+    steps = late_ns.shape[1]
+    longest = min(_LONGEST_PERIOD, steps // FEWEST_STRETCHES)
+    if longest < 2:
+        return 1
+    order = np.argsort(np.argsort(late_ns.max(axis=0), kind="stable"), kind="stable") - (steps - 1) / 2
+    alike = np.correlate(order, order, "full")[steps - 1 : steps + longest]
+    most = alike[1:].max()
+    first = int(np.argmax(alike[1:] >= _NEAR * most)) + 1
+    return first if most > _PERIODIC / np.sqrt(steps) * alike[0] else 1
 
 
 def _shortest(steps: int) -> float:

@@ -105,6 +105,24 @@ def test_equal_ranks_are_named_in_at_most_a_run_of_twenty(ranks, rho):
     assert alarms <= 11
 
 
+@pytest.mark.parametrize(("ranks", "rho"), [(8, 0.8), (2, 0.9)])
+def test_bursts_of_workers_make_no_straggler_of_equal_ranks(ranks, rho):
+    """Each fourth step is late, of each rank by about as much as four steps before; 60 runs."""
+    generator = np.random.default_rng(5)
+    alarms = 0
+    for _ in range(60):
+        late = np.stack([correlated(generator, ranks, 15, rho) for _ in range(4)], axis=2)
+        late = (late * [0.5, 0.5, 0.5, 8.0]).reshape(ranks, 60)
+        alarms += any(verdict == STRAGGLER for verdict, _ in judge(lateness(of.over_others(late))))
+    assert alarms <= 7
+
+
+def test_a_rank_that_is_late_each_fourth_step_is_a_straggler():
+    late = np.random.default_rng(6).standard_normal((8, 100))
+    late[3, ::4] += 20
+    assert [verdict for verdict, _ in judge(lateness(of.over_others(late)))][3] == STRAGGLER
+
+
 def test_chance_of_two_ranks_is_the_binomials():
     """One of two is late in 9 of 10 independent batches, the other in the tenth: 2 x (10 + 1) / 1024."""
     late = np.zeros((2, 10), dtype=bool)
