@@ -275,6 +275,8 @@ class RunTrace:
         matched: the same collectives of all ranks, on one clock; None: not known, or there is none.
         unmatched: the kinds of collectives whose transfer and wait are not known, and why.
         counted: the batches that means are of; None: all attributed.
+        caused_ns: what each rank made the others wait by coming last, a step, (ranks, causes); None: not
+            known (:func:`~analysis.frames.behind.waits_by_cause`).
     """
 
     source: Source
@@ -282,6 +284,7 @@ class RunTrace:
     matched: Matched | None
     unmatched: tuple[tuple[str, str], ...]
     counted: Counted | None = None
+    caused_ns: np.ndarray | None = None
 
     def note_unmatched(self, study: Study) -> None:
         for kinds, reason in self.unmatched:
@@ -392,17 +395,17 @@ def _joined(source: Source, ranks: Sequence[tuple[RankTrace, Intervals, Account]
     else:
         matched, left = match_ranks(calls, source.world_size, source.gpus_per_rank)
         transfers = transfers_of(calls, matched)
-    whole = [one for one, _, _ in ranks]
+    whole, caused = [one for one, _, _ in ranks], None
     if transfers is not None:
         exposed = [one for _, one, _ in ranks]
         causes = [np.zeros((0, len(WAITS)))] * len(ranks)
         if matched is not None:
-            causes = waits_by_cause(calls, matched, [one for _, _, one in ranks], exposed)
+            causes, caused = waits_by_cause(calls, matched, [one for _, _, one in ranks], exposed)
         whole = [
             replace(one, parts_ns=one.parts_ns | _communication(one, of_rank, moved, waited))
             for one, of_rank, moved, waited in zip(whole, exposed, transfers, causes, strict=True)
         ]
-    return RunTrace(source, tuple(whole), matched, tuple(left))
+    return RunTrace(source, tuple(whole), matched, tuple(left), caused_ns=caused)
 
 
 def _communication(

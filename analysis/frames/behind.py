@@ -81,14 +81,18 @@ def _ready(kernels: dict[str, np.ndarray], calls: np.ndarray) -> np.ndarray:
 
 def waits_by_cause(
     calls: Sequence[Calls], matched: Matched, accounts: Sequence[Account], exposed: Sequence[Intervals]
-) -> list[np.ndarray]:
+) -> tuple[list[np.ndarray], np.ndarray]:
     """The exposed wait of each rank's collectives by :data:`CAUSES`, ns, shape (calls, causes) each.
 
     Args:
         exposed: when each rank's communication was exposed.
+
+    Returns:
+        These, and what each rank made the others wait by coming last, ns of their mean a step that counts,
+        shape (ranks, causes).
     """
     waited = [np.zeros((len(one.kind), len(CAUSES))) for one in calls]
-    paid = np.zeros((len(calls), len(CAUSES)))  # what each rank waited until now
+    paid, caused = np.zeros((2, len(calls), len(CAUSES)))  # what each rank waited until now, and made wait
     groups = [_Group(shared, calls, matched, accounts, exposed) for shared in matched.shared]
     # group's members -> its last collective: the step, the account when it was left, what had been waited
     latest: dict[tuple[int, ...], tuple[int, np.ndarray, np.ndarray]] = {}
@@ -107,11 +111,13 @@ def waits_by_cause(
         behind[behind.sum(axis=1) == 0, _OTHER] = 1
         wait = group.wait_ns[:, place, None] * behind / behind.sum(axis=1, keepdims=True)
         paid[members] += wait
+        if calls[members[0]].counted[group.calls[0, place]]:
+            caused[members[group.last[place]]] += wait.sum(axis=0) / max(len(members) - 1, 1)
         for member, call, ns in zip(members, group.calls[:, place].tolist(), wait, strict=True):
             waited[member][call] = ns
         if group.together:
             latest[group.members] = step, group.left[:, place], paid[members]
-    return waited
+    return waited, caused / max(*(one.counted_batches for one in calls), 1)
 
 
 class _Group:

@@ -1,7 +1,7 @@
 """Stragglers: the lateness of each rank, with its verdict and cause."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,9 +11,9 @@ from analysis.display.metrics import IN_RUN, NODE, OF_A_RUN, RANK, STEP, TELLING
 from analysis.display.numbers import digits, span
 from analysis.display.terminal import Answer
 from analysis.frames.anatomy import trace_of
-from analysis.frames.kernel_sums import kept_sums, query_arrays
+from analysis.frames.behind import BEHIND, CAUSES
 from analysis.frames.measure import measure
-from analysis.frames.steps import attributed_that_count, series_of
+from analysis.frames.steps import series_of
 from analysis.frames.study import UNKNOWN_HOST, Source, Study
 from analysis.measures.batches import STAGES_SHOWN
 from analysis.measures.lateness import (
@@ -28,14 +28,12 @@ from analysis.measures.lateness import (
     judge,
     of_collectives,
     of_stages,
-    over_others,
 )
 from analysis.measures.points import point_fields
 from analysis.statistics import inside_run
 from jobs.run_fields import FACTOR, fields_of
 from profiling.errors import UserError
 from profiling.findings import Finding
-from profiling.schemas import IS_MODEL
 
 METRICS = (
     RANK,
@@ -211,9 +209,9 @@ def _by_rank(study: Study, source: Source, lateness: Lateness) -> pd.DataFrame:
     })  # fmt: skip
     named = np.flatnonzero(frame["verdict"] == STRAGGLER).tolist()
     # To read the kernels of all ranks takes long: only where a rank is named.
-    kernels = kernel_times(study, source) if named else None
+    caused = caused_by_ranks(study, source) if named else (None, "")
     for rank in named:
-        frame.loc[rank, ["cause", "evidence"]] = _cause(source, rank, named, lateness, kernels)
+        frame.loc[rank, ["cause", "evidence"]] = _cause(source, rank, named, lateness, caused)
     return frame
 
 
@@ -223,91 +221,34 @@ def _nodes(source: Source) -> np.ndarray:
 
 # --- the cause ----------------------------------------------------------------------------------------
 
-# Kernels that take as long as on the other ranks, to within this share, speak against the device.
-AS_LONG = 0.05
 # A part is the cause if it makes up this share of the lateness or more.
 MOST = 0.5
-
-_KERNELS = f"""
-select rank, batch_index, direction || ' ' || short_name as name, sum(calls)::bigint as calls,
-    sum(ns)::double as ns
-from {{sums}} semi join {{attributed}} using (rank, batch_index)
-where {IS_MODEL} and calls > 0
-group by all
-"""
+_LEAST = 0.05  # of what a rank made others wait, that is worth evidence
 
 
-@dataclass(frozen=True)
-class KernelTimes:
-    """The kernels that all ranks launched equally often; arrays (ranks, steps).
+def caused_by_ranks(study: Study, source: Source) -> tuple[np.ndarray | None, str]:
+    """What each rank of a run made the others wait, by cause, and where that is from.
 
-    Attributes:
-        steps: index of each step.
-        ns: how long they take; longer_ns: how much longer than on the other ranks.
-        of_twin: from another run of the point, whose late steps are others.
+    Returns:
+        ns a step, (ranks, causes); None: neither the run nor another one of its point recorded it.
     """
-
-    steps: np.ndarray
-    ns: np.ndarray
-    longer_ns: np.ndarray
-    of_twin: bool
-
-    def of(self, rank: int, steps: np.ndarray) -> tuple[float, float]:
-        """What a rank's take longer than the others', ns a step, and how many times as long they take.
-
-        Args:
-            steps: indices of those that count; of another run all do.
-        """
-        counts = np.full(len(self.steps), True) if self.of_twin else np.isin(self.steps, steps)
-        if not counts.any():
-            return 0.0, 1.0
-        ns, longer = self.ns[rank, counts].mean(), self.longer_ns[rank, counts].mean()
-        return float(longer), float(ns / (ns - longer))
-
-
-def kernel_times(study: Study, source: Source) -> KernelTimes | None:
-    """How a run's ranks compare in the same kernels; None if no run of its point recorded them."""
-    if source.fields["profile"] != "none" and (times := _times_of(study, source)) is not None:
-        return times
+    if source.fields["profile"] != "none":
+        return trace_of(study, source).caused_ns, ""
     twins = [
         other
         for other in study.of_kind("run")
-        if other is not source
-        and other.fields["profile"] != "none"
-        and source.kind == "run"
-        and point_fields(other.fields) == point_fields(source.fields)
+        if other.fields["profile"] != "none" and point_fields(other.fields) == point_fields(source.fields)
     ]
-    of_twins = study.each(twins, lambda twin: _times_of(study, twin, of_twin=True))
-    return next((times for _, times in of_twins), None)
-
-
-def _times_of(study: Study, source: Source, of_twin: bool = False) -> KernelTimes | None:
-    kernels, batches, ranks = source.tables("kernels"), source.tables("batches"), source.world_size or 1
-    if len(kernels) != ranks or len(batches) != ranks:
-        return None
-    tables = {"sums": kept_sums(study, source), "attributed": attributed_that_count(study, source)}
-    rows = query_arrays(study, source, _KERNELS.format(**tables), batches=batches)
-    if not len(rows["rank"]):
-        return None
-    names, name = np.unique(rows["name"].astype(str), return_inverse=True)
-    steps, step = np.unique(rows["batch_index"], return_inverse=True)
-    calls = np.zeros((ranks, len(names)), dtype=np.int64)
-    np.add.at(calls, (rows["rank"], name), rows["calls"])
-    same = (calls == calls[0]).all(axis=0)[name]
-    ns = np.zeros((ranks, len(steps)))
-    np.add.at(ns, (rows["rank"][same], step[same]), rows["ns"][same])
-    complete = ns.all(axis=0)  # steps that a rank did not record show nothing
-    if not complete.any():
-        return None
-    return KernelTimes(steps[complete], ns[:, complete], over_others(ns[:, complete]), of_twin)
+    of_twins = [trace.caused_ns for _, trace in study.each(twins, partial(trace_of, study))]
+    return next((caused for caused in of_twins if caused is not None), None), "profiled run: "
 
 
 def _cause(
-    source: Source, rank: int, named: Sequence[int], lateness: Lateness, kernels: KernelTimes | None
+    source: Source, rank: int, named: Sequence[int], lateness: Lateness, caused: tuple[np.ndarray | None, str]
 ) -> tuple[str, str]:
     """The likely cause of a straggler's lateness, and the figures that support it."""
     device = "processor" if source.device_by_rank.get(rank, "") == "cpu" else "GPU"
-    cause, evidence = cause_of_rank(rank, lateness, kernels, device)
+    cause, evidence = cause_of_rank(rank, lateness, *caused, device)
     node = source.hosts[rank]
     mates = [other for other, name in enumerate(source.hosts) if name == node]
     if not (1 < len(mates) < len(source.hosts) and set(mates) <= set(named)):
@@ -316,11 +257,13 @@ def _cause(
     return "node", f"all {len(mates)} ranks of {node}: {span(_ms(each[0]), _ms(each[-1]))} ms; {evidence}"
 
 
-def cause_of_rank(rank: int, lateness: Lateness, kernels: KernelTimes | None, device: str) -> tuple[str, str]:
+def cause_of_rank(
+    rank: int, lateness: Lateness, caused_ns: np.ndarray | None, source: str, device: str
+) -> tuple[str, str]:
     """The cause as far as one rank shows it.
 
     Args:
-        kernels: how the ranks compare in the same kernels; None: not known.
+        caused_ns: what each rank made the others wait, by cause; None: not known. ``source``: from where.
         device: what it is called where it is the cause.
     """
     late = _mean_late_ns(lateness, rank)
@@ -329,18 +272,21 @@ def cause_of_rank(rank: int, lateness: Lateness, kernels: KernelTimes | None, de
     if parts["load"] >= MOST * late:
         return "loader", f"load +{_ms(parts['load'])} ms"
     longest = max(parts, key=lambda name: parts[name])
-    stage = f"{STAGES_SHOWN[longest][0]} +{_ms(parts[longest])} ms"
-    if kernels is None:
-        return "host" if longest == "other" else f"{device} or host", stage
-    # A rank that is late at times is slow at these times; which those are in another run is not known.
-    longer_ns, ratio = kernels.of(rank, lateness.steps[when])
-    behind = float(lateness.late_ns[rank].mean()) if kernels.of_twin else late
-    same = f"{'profiled run: ' if kernels.of_twin else ''}kernels {ratio:.2f} x"
-    if longer_ns >= MOST * behind:
-        return device, f"{same}, +{_ms(longer_ns)} ms"
-    # Only what supports it: kernels that are faster than elsewhere, or somewhat slower, do not.
-    supports = [stage] if parts[longest] >= MOST * late else []
-    return "host", "; ".join([*supports, *([same] if abs(ratio - 1) <= AS_LONG else [])])
+    stages = (
+        [f"{STAGES_SHOWN[longest][0]} +{_ms(parts[longest])} ms"] if parts[longest] >= MOST * late else []
+    )
+    names = {"data": "loader", "compute": device, "host": "host", "copies": "copies"}
+    of_rank = np.zeros(len(CAUSES)) if caused_ns is None else caused_ns[rank]
+    largest = CAUSES[int(of_rank.argmax())]
+    if largest not in names or of_rank.sum() < MOST * float(lateness.late_ns[rank].mean()):
+        cause = "host" if longest == "other" else f"{device} or host"
+        return cause, "; ".join(stages)
+    by_cause = [
+        f"{BEHIND[f'wait_{cause}']} +{_ms(ns)} ms"
+        for cause, ns in zip(CAUSES, of_rank, strict=True)
+        if ns >= _LEAST * of_rank.sum()
+    ]
+    return names[largest], "; ".join([*stages, source + ", ".join(by_cause)])
 
 
 def _mean_late_ns(lateness: Lateness, rank: int) -> float:

@@ -22,7 +22,7 @@ from analysis.measures.lateness import (
     judge,
     stretches,
 )
-from analysis.measures.stragglers import KernelTimes, cause_of_rank
+from analysis.measures.stragglers import cause_of_rank
 from profiling.tools import read
 from tests.analysis.late_ranks import BATCHES
 from tests.analysis.synthetic import MS
@@ -50,22 +50,22 @@ def test_a_rank_that_waited_for_the_others_is_no_matter_of_its_clock():
 
 
 @pytest.mark.parametrize(
-    ("forward", "ratio", "evidence"),
+    ("caused_ms", "forward_ms", "expected"),
     [
-        (9.0, 0.87, "forward +9.00 ms"),
-        (9.0, 1.01, "forward +9.00 ms; profiled run: kernels 1.01 x"),
-        (1.0, 0.87, ""),
+        ([0, 0, 9, 0, 0], 9, ("host", "forward +9.00 ms; profiled run: its host +9.00 ms")),
+        ([0, 6, 3, 0, 0], 1, ("processor", "profiled run: its kernels +6.00 ms, its host +3.00 ms")),
+        ([0, 0, 3, 0, 0], 9, ("processor or host", "forward +9.00 ms")),  # in that run it was hardly late
+        ([0, 1, 0, 0, 8], 1, ("processor or host", "")),
+        (None, 9, ("processor or host", "forward +9.00 ms")),
     ],
 )
-def test_only_what_supports_a_slow_host_is_evidence(forward, ratio, evidence):
+def test_the_cause_is_what_made_a_rank_come_last(caused_ms, forward_ms, expected):
     late = np.zeros((2, 10))
     late[1] = 9.0 * MS
     one = lateness(late, 100.0 * MS)
-    one.parts_ns["forward"][1] = forward * MS
-    ns = np.full((2, 10), 50.0 * MS)
-    ns[1] *= ratio
-    kernels = KernelTimes(np.arange(10), ns, ns - 50.0 * MS, of_twin=True)
-    assert cause_of_rank(1, one, kernels, "processor") == ("host", evidence)
+    one.parts_ns["forward"][1] = forward_ms * MS
+    caused = None if caused_ms is None else np.array([[0.0] * 5, caused_ms]) * MS
+    assert cause_of_rank(1, one, caused, "profiled run: ", "processor") == expected
 
 
 @pytest.mark.parametrize(

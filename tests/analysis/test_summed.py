@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -11,7 +10,6 @@ from analysis.frames.load import load
 from analysis.frames.study import Study
 from analysis.measures.kernels import kernels_of
 from analysis.measures.peaks import costs_of
-from analysis.measures.stragglers import kernel_times
 from profiling import schemas, tables
 from tests.analysis.synthetic import run_of, write_sweep
 from tests.analysis.test_bad_results import truncate
@@ -86,10 +84,8 @@ def answers(study: Study) -> list[dict[str, object]]:
     (costs,) = costs_of(study, [source]).values()
     rows = [kernels_of(study, source), kernels_of(study, source, by=("class",)),
             kernels_of(study, source, "fprop", ("kernel",))]  # fmt: skip
-    times = kernel_times(study, source)
-    assert times is not None and all(rows)
-    of_ranks = dict(enumerate(np.stack([times.ns, times.longer_ns]).ravel().tolist()))
-    return [vars(costs), *(row for answer in rows for row in answer), of_ranks]
+    assert all(rows)
+    return [vars(costs), *(row for answer in rows for row in answer)]
 
 
 def test_the_launches_are_read_for_the_first_question_only(folder):
