@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from analysis.diagnosis import diagnosis
+from analysis.diagnosis.evidence import Evidence
 from analysis.frames.load import load
 from analysis.measures.certainty import LEAST_PCT
-from analysis.report.base import Context
-from analysis.report.diagnosis import diagnosis
 from benchmarks.child import facts, machine, write
 from benchmarks.planted_sweep import Job, Network, Noise, strength, write_sweep
 from profiling.errors import EXIT_DONE, run_command
@@ -95,7 +95,7 @@ def findings_of(plant: Plant, size_pct: float, seed: int, directory: Path, **mor
     job = plant.job(strength(plant.job, size_pct / 100) if size_pct else 0.0)
     base = replace(JOB, ranks=1, batch=plant.base_batch)
     write_sweep(directory, [base, job], seed, **more)
-    return diagnosis(Context(load(directory)))
+    return diagnosis(Evidence(load(directory)))
 
 
 def named(findings: Iterable[Finding]) -> list[str]:
@@ -104,9 +104,9 @@ def named(findings: Iterable[Finding]) -> list[str]:
     for finding in findings:
         data = finding.data
         if finding.code == "straggler_costs":
-            names.append("node" if data["cause"] == "node" else f"rank: {data['cause']}")
+            names.append("node" if data["why"] == "node" else f"rank: {data['why']}")
         elif finding.code == "cause_of_loss" and data["cost_pct"] >= LEAST_PCT:
-            small = "with fewer images" in data["cause"]
+            small = "with fewer images" in data["name"]
             names.append(data["limit"] or ("small batch" if small else _NAMES[data["kind"]]))
     return list(dict.fromkeys(names))
 

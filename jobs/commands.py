@@ -30,7 +30,7 @@ GROUPS = {
         "jobs.sweep", "train", "train.data", "profiling.watch", "profiling.convert",
     ),
     "How does training scale, and what is lost where?": (
-        "analysis.report", "analysis.scaled", "analysis.batches", "analysis.anatomy",
+        "analysis.summary", "analysis.report", "analysis.scaled", "analysis.batches", "analysis.anatomy",
         "analysis.communication", "analysis.stragglers", "analysis.timeline", "analysis.expense",
     ),
     "How well is the device used?": (

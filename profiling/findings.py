@@ -9,9 +9,9 @@ code its severity and its text, a template of the finding's data::
 
 Severity 3: numbers are missing or wrong; 2: they are uncertain, or not comparable; 1: worth knowing. Findings
 of one code are one line: numbers that differ as a range, lists joined, then the runs and ranks they are of.
-Formats of a field: ``ranks`` (0-2, 8), ``ns`` (a duration), ``bytes``, ``pct``, ``ends`` and ``range`` of two
-numbers (nothing where there are none), or Python's own; without one, numbers have four significant digits,
-and of a list the first three stand.
+Formats of a field: ``ranks`` (0-2, 8), ``all`` (of a list), ``ns`` (a duration), ``bytes``, ``pct``, ``ends``
+and ``range`` of two numbers (nothing where there are none), or Python's own; without one, numbers have four
+significant digits, and of a list the first three stand.
 """
 
 import json
@@ -221,6 +221,7 @@ _NUMBERS = {
 }
 _LISTS: dict[str, Callable[[Sequence[Any]], str]] = {
     "ranks": listed,
+    "all": "; ".join,
     "ends": lambda ends: f" [{ends[0]:.1f}, {ends[1]:.1f}]" if ends else "",
     "range": lambda ends: f" (range {_figure(ends[0])} to {_figure(ends[1])})" if ends else "",
 }

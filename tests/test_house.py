@@ -43,6 +43,7 @@ LAYERS = {
         "frames",
         ("measures", "published"),
         "prediction",
+        "diagnosis",
         "studies",
         "report",
     ),

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
-from analysis.display.numbers import digits, figure, shown, with_interval, with_places
+from analysis.display.numbers import digits, figure, label_of, shown, with_interval, with_places
 from jobs.run import Run
-from jobs.run_fields import FACTOR, own_names
+from jobs.run_fields import FACTOR, fields_of, own_names
 from profiling.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -179,6 +179,27 @@ def telling(rows: Sequence[Mapping[str, Any]], fields: Iterable[str] = (*TELLING
     names = list(fields)
     names += own_names(*rows) if "program" in names else []
     return [name for name in dict.fromkeys(names) if len({str(row.get(name)) for row in rows}) > 1]
+
+
+# Fields that may tell configurations apart, in the order in which one reads them.
+_FIRST = (
+    "model", "loader", "workers", "batch", "grad", "compute", "nodes", "gpus_per_node", "world_size",
+    "network", "backend", "image_size", "channels_last", "compile", "bucket_mb", "data_format", "threads",
+    "sync_stages",
+)  # fmt: skip
+FACTORS = ("job", *_FIRST, *(name for name in fields_of("workload") if name not in _FIRST))
+
+
+def varied(rows: "Rows | pd.DataFrame", fields: Sequence[str] = FACTORS) -> list[str]:
+    """The fields that tell rows apart."""
+    return telling(records(rows), fields)
+
+
+def called(row: Mapping[str, Any], fields: Sequence[str]) -> str:
+    """A configuration's name: ``dali-cpu, fp16 gradients``."""
+    return label_of(row, fields) or str(
+        row.get("model") or row.get("job") or row.get("program") or "all runs"
+    )
 
 
 def fields(names: Iterable[str]) -> list[Metric]:

@@ -14,6 +14,7 @@ from analysis.display.terminal import Answer
 from analysis.frames.anatomy import RunTrace, trace_of
 from analysis.frames.matching import Clock
 from analysis.frames.measure import measure
+from analysis.frames.steps import series_of
 from analysis.frames.study import RECORDING, Source, Study, reading
 from analysis.measures.longest_path import Collectives, CriticalPath, Group, WhatIf
 from analysis.measures.waits import (
@@ -32,6 +33,7 @@ from analysis.measures.waits import (
     steps_of,
 )
 from profiling import tables
+from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.schemas import APART, CLASSES
 
@@ -351,3 +353,40 @@ def _unknown(trace: RunTrace, ranks: Sequence[Recorded]) -> Iterator[_Found]:
     clocks = len(ranks) if trace.matched is None else len(np.unique(trace.matched.reference))
     if clocks > 1:
         yield "clocks_unmatched", {"n": clocks}
+
+
+def foremost(study: Study) -> tuple[RunPaths, pd.DataFrame]:
+    """The paths of the run that matters most, and their :func:`parts_of`.
+
+    The slowest of those that were profiled on the most ranks; of traces the job in which most can be saved of
+    a step, in percent: milliseconds of different programs cannot be compared. A whole recording only where
+    no trace has steps.
+
+    Raises:
+        UserError: there is none.
+    """
+    candidates = [source for source in study.of_kind("trace") if source.tables("kernels")] or [
+        _slowest(study)
+    ]
+    each = [paths for _, paths in study.each(candidates, lambda source: paths_of(study, source))]
+    known = [paths for paths in each if len(paths.steps)]
+    if not known:
+        raise UserError(f"{candidates[0].id} has no profiled step with timed kernels")
+    stepped = [paths for paths in known if not paths.source.without_steps] or known
+    return max(((paths, parts_of(paths)) for paths in stepped), key=lambda of: _largest_saving(of[1]))
+
+
+def _largest_saving(parts: pd.DataFrame) -> float:
+    """In percent, of a single part: several at once always save more."""
+    return float(parts.loc[parts["part"].isin(PARTS), "saved_pct"].max())
+
+
+def _slowest(study: Study) -> Source:
+    """The slowest of the profiled runs on the most ranks."""
+    runs = [source for source in study.of_kind("run") if source.tables("kernels")]
+    most = max(source.ranks for source in runs)
+    each = study.each(
+        [source for source in runs if source.ranks == most], lambda source: series_of(study, source)
+    )
+    steps = [(np.median(series.step_ns), source) for source, series in each if len(series.step_ns)]
+    return max(steps, key=lambda step: step[0], default=(0.0, runs[0]))[1]

@@ -9,49 +9,28 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pandas as pd
 
+from analysis.diagnosis.evidence import Evidence
 from analysis.display import lines, plots
 from analysis.display.lines import caption, encode, stacked
-from analysis.display.metrics import Metric, Rows, records, telling
-from analysis.display.numbers import label_of, plain
-from analysis.display.terminal import Answer, Part, with_ranks
+from analysis.display.metrics import FACTORS, Metric, Rows, records
+from analysis.display.metrics import called as called
+from analysis.display.metrics import varied as varied
+from analysis.display.numbers import plain
+from analysis.display.terminal import Part, with_ranks
 from analysis.frames.divide import EVERY, finest
 from analysis.frames.study import Study
-from analysis.measures import factors, scaled
+from analysis.measures import factors
 from analysis.measures.certainty import without_unusable_intervals
 from analysis.report.render import Cell, Chapter, Chart, Heading, Row, Section, TableView
 from jobs.run import Run
-from jobs.run_fields import FACTOR, fields_of
+from jobs.run_fields import FACTOR
 from profiling.errors import UserError
 
-_SIZE = ("nodes", "gpus_per_node", "world_size")
-T = TypeVar("T")
-
-
 # --- configurations and their names ---
-
-# Fields that may tell configurations apart, in the order in which one reads them.
-_FIRST = (
-    "model", "loader", "workers", "batch", "grad", "compute", "nodes", "gpus_per_node", "world_size",
-    "network", "backend", "image_size", "channels_last", "compile", "bucket_mb", "data_format", "threads",
-    "sync_stages",
-)  # fmt: skip
-FACTORS = ("job", *_FIRST, *(name for name in fields_of("workload") if name not in _FIRST))
-
-
-def varied(rows: Rows | pd.DataFrame, fields: Sequence[str] = FACTORS) -> list[str]:
-    """The fields that tell rows apart."""
-    return telling(records(rows), fields)
-
-
-def called(row: Mapping[str, Any], fields: Sequence[str]) -> str:
-    """A configuration's name: ``dali-cpu, fp16 gradients``."""
-    return label_of(row, fields) or str(
-        row.get("model") or row.get("job") or row.get("program") or "all runs"
-    )
 
 
 def facts(row: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
@@ -161,66 +140,20 @@ def usable(frame: pd.DataFrame) -> pd.DataFrame:
 # --- sections ---
 
 
-class Context:
-    """A study, and what several sections read of it.
+class Context(Evidence):
+    """What the diagnosis reads, and several sections: by ``factors`` the page is filtered.
 
     Attributes:
-        own: rows of analysis.scaled of runs of our own.
-        others: those of tables that the reference published.
-        configurations: the fields of runs, and of ``others``.
-        traces: the jobs that it has traces of.
-        factors: the fields of ``Run`` that vary, but for the world size: by these the page is filtered.
-        lines: the factors that may tell lines of a chart apart: not the batch size of a GPU where that of the
-            job is constant.
-        series: those of ``lines`` that tell one line against ranks from another: not the number of ranks.
-        curves: ``series``, and the ranks per node where a number of ranks was measured on several numbers of
-            nodes: no line has two points at one number of ranks.
-
-    Raises:
-        UserError: nothing in the study can be reported.
+        curves: ``series``, which tell one line against ranks from another, and the ranks per node where a
+            number of ranks was measured on several numbers of nodes: no line has two points at one number of
+            ranks.
     """
 
     def __init__(self, study: Study) -> None:
-        self.study = study
-        methods = ["corrected"] if study.of_kind("run", "pyprof") else []
-        methods = [*methods, "published"] if study.tau_intervals else methods
-        # Traces alone have no such rows: the section of traces has theirs.
-        asked = methods or not study.of_kind("trace")
-        rows = scaled.configurations(study, methods) if asked else pd.DataFrame({"scaling": []})
-        of_runs = rows["scaling"].notna()
-        self.own, self.others = rows[of_runs].copy(), rows[~of_runs].copy()
-        fields = [*(source.fields for source in study.sources), *records(self.others)]
-        self.configurations = pd.DataFrame(fields, dtype=object)
-        self.factors = varied(self.configurations, [name for name in FACTORS if name != "world_size"])
-        self.traces = list(study.of_kind("trace"))
-        strong = self.own[self.own["scaling"] == "strong"]
-        one_job = len(strong) > 0 and (strong["batch"] * strong["world_size"]).nunique() == 1
-        self.lines = [name for name in self.factors if name != "batch" or not one_job]
-        self.series = [name for name in self.lines if name not in _SIZE]
+        super().__init__(study)
         at = self.own.reindex(columns=[*self.series, "world_size"]).astype(str)
         repeated = at.duplicated().any() and "gpus_per_node" in self.lines
         self.curves = [*self.series, "gpus_per_node"] if repeated else self.series
-        self._results: dict[Callable[..., Any], Any] = {}
-
-    def once(self, compute: Callable[["Context"], T]) -> T:
-        """What ``compute`` gives for this context, or raises; computed when it is first asked for."""
-        if compute not in self._results:
-            try:
-                self._results[compute] = compute(self)
-            except UserError as error:
-                self._results[compute] = error
-        result = self._results[compute]
-        if isinstance(result, UserError):
-            raise result
-        answer: T = result
-        return answer
-
-    def frame_if_any(self, compute: Callable[["Context"], Answer]) -> pd.DataFrame:
-        """The rows of an answer; no row where it cannot be given."""
-        try:
-            return pd.DataFrame(self.once(compute).rows)
-        except UserError:
-            return pd.DataFrame()
 
     def facts_of_lines(self, lines: Sequence[str]) -> list[str]:
         """What tells lines against nodes apart, and what else filters know of them."""

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from analysis.diagnosis import diagnosis
+from analysis.diagnosis.evidence import HEADINGS, PLACES
 from analysis.display.lines import levels
 from analysis.display.metrics import RANKS_PER_NODE, records
 from analysis.frames.study import Study
@@ -19,7 +21,6 @@ from analysis.report import (
     traced,
 )
 from analysis.report.base import Content, Context, SectionKind, in_a_line, portable
-from analysis.report.diagnosis import HEADINGS, PLACES, diagnosis
 from analysis.report.render import Cell, Chapter, Filter, Heading, Line, Page, Row, Section, TableView
 from jobs.run_fields import as_text
 from jobs.store import Facts, Manifest

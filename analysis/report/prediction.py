@@ -1,46 +1,24 @@
 """Predictions of analysis.predict, with what-ifs where a step was traced."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
+from analysis.diagnosis.evidence import predicted
+from analysis.diagnosis.runs import same, was_measured
 from analysis.display import plots
 from analysis.display.metrics import records
-from analysis.display.terminal import Answer
-from analysis.measures.certainty import shared_cores
-from analysis.prediction import predict
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.predict import CURVE
-from analysis.prediction.simulate import DEFAULT_WHAT_IFS
 from analysis.prediction.simulation import SIMULATION
 from analysis.report.base import Content, Context, SectionKind, called, facts, usable
 from analysis.report.render import Chart
 from jobs.run_fields import own_names
-from profiling.errors import UserError
-from profiling.findings import Finding
 
 _WORTH_TRYING_PCT = 5.0
 _NAMES = {CURVE: "curve", SIMULATION: "simulated"}
-# What-if -> the field, and its value (by default the what-if's own), of runs that measure it.
-_MEASURED_AS = {
-    "fp16-gradients": ("grad", "fp16"),
-    "bucket-mb": ("bucket_mb", ""),
-    "no-loader": ("loader", "synthetic"),
-}
-
-
-def predicted(context: Context) -> Answer:
-    """The answer of analysis.predict, with its what-ifs.
-
-    Raises:
-        UserError: nothing can be predicted, and why.
-    """
-    if shared_cores(context.study):
-        raise UserError(str(Finding("cores_shared")))
-    return predict.answer(predict.of_study(context.study, what_ifs=DEFAULT_WHAT_IFS))
 
 
 def _prediction(context: Context) -> Content:
@@ -102,14 +80,6 @@ def _is_of(row: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:
     return same(row, shown, [one for one in (*CONFIGURATION, *own_names(row, shown)) if one not in free])
 
 
-def same(row: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str]) -> bool:
-    """Whether two rows have the same fields of these."""
-    return all(str(row.get(name)) == str(other.get(name)) for name in names)
-
-
-# --- what the opening takes of them ------------------------------------------------------------------------
-
-
 def to_try(rows: pd.DataFrame, own: pd.DataFrame) -> dict[str, Any] | None:
     """The change that gives most, on the fewest ranks that were predicted: they are the surest.
 
@@ -125,29 +95,3 @@ def to_try(rows: pd.DataFrame, own: pd.DataFrame) -> dict[str, Any] | None:
     ahead = [row for row in tried if row["world_size"] > own["world_size"].max()] or tried
     # The first of those that gain most.
     return min(ahead, key=lambda row: (row["world_size"], -row["gain_pct"]), default=None)
-
-
-def was_measured(predicted: Mapping[str, Any], own: pd.DataFrame) -> bool:
-    """Whether a row of several ranks has the change, and is otherwise of the same configuration."""
-    name, _, value = predicted["what_if"].partition("=")
-    field, measured = _MEASURED_AS.get(name, ("", ""))
-    if not field:
-        return False
-    names = [one for one in (*CONFIGURATION, *own_names(predicted)) if one != field]
-
-    def has(one: Any) -> bool:  # a what-if says 50 where the field is 50.0
-        return (f"{one:g}" if isinstance(one, float) else str(one)) == (measured or value)
-
-    return any(
-        same(row, predicted, names) and has(row.get(field)) for row in records(own[own["world_size"] > 1])
-    )
-
-
-def disagreement(rows: pd.DataFrame) -> list[Finding]:
-    """Where the ranges of curve and simulation, of the job as it is, do not overlap."""
-    if rows.empty:
-        return []
-    ahead = rows[(rows["what_if"] == "") & ~rows["backtest"]]
-    lows = ahead.groupby(["of", "world_size"])["images_per_s_low"].transform("max")
-    apart = ahead[ahead["images_per_s_high"].fillna(math.inf) < lows.fillna(0.0)]
-    return [Finding("predictions_disagree", data={"ranks": int(ranks)}) for ranks in apart["world_size"][:1]]

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.diagnosis.evidence import widest
 from analysis.display.plots import BLUE, ORANGE, WHITE, Figure, bars, escaped
 from analysis.frames.study import Source
 from analysis.measures import stragglers
 from analysis.measures.lateness import BY_COLLECTIVES, LATE_SHARE, STRAGGLER, Lateness
 from analysis.report.base import Content, Context, SectionKind, called, facts
 from analysis.report.render import Chart
-from profiling.findings import Finding
 
 _DIVERGING = [[0.0, BLUE], [0.5, WHITE], [1.0, ORANGE]]  # distinct in any colour vision
 _FEW_COLUMNS = 5
@@ -26,15 +26,6 @@ MOST_ROWS = 64  # of a heat map: of more ranks, neighbours share one, by the lat
 MOST_NAMED = 8  # ranks that then have a row of their own: the stragglers that are latest
 _SIGN = "Above 0: the other ranks waited for this one; below 0: it waited."
 _SHARED_ROWS = "{} ranks share a row, the latest of them in each step; the {} latest stragglers at the top."
-
-
-def widest(context: Context) -> stragglers.Judged | None:
-    """The runs on the most ranks whose lateness is known; None where no run has several ranks."""
-    runs = stragglers.of_several_ranks(context.study) if len(context.own) or context.traces else []
-    if not runs:
-        return None
-    most = max(source.world_size or 1 for source in runs)
-    return stragglers.judged(context.study, [source for source in runs if source.world_size == most])
 
 
 def _section(context: Context) -> Content:
@@ -62,13 +53,6 @@ STRAGGLERS = SectionKind(
     _section,
     lambda context: context.once(widest) is not None,
 )
-
-
-def verdicts(context: Context) -> list[Finding]:
-    """The stragglers of the widest runs, a finding for each."""
-    found = context.once(widest)
-    known = stragglers.verdict(found.rows) if found and found.lateness else []
-    return [one for one in known if one.code == "straggler"]
 
 
 def _figure(source: Source, lateness: Lateness, ranks: pd.DataFrame, meta: dict[str, Any]) -> Figure:

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from analysis.diagnosis import diagnosis
 from analysis.frames.behind import CAUSES, WAITS
 from analysis.frames.load import load
 from analysis.measures.loss import BY_STAGES
 from analysis.report.base import Context
 from analysis.report.build import build
-from analysis.report.diagnosis import diagnosis
 from benchmarks.planted_sweep import NO_NOISE, Job, Network, step_ms, strength, times_of, write_sweep
 from benchmarks.verdicts import JOB, ON_ONE, PLANTS, Plant, findings_of, named
 from profiling.findings import Finding
@@ -54,7 +54,7 @@ def test_a_slow_gpu_is_the_first_cause_and_no_network_is_advised(slow_gpu):
     first = next(one for one in found if one.code in ("straggler_costs", "cause_of_loss"))
     assert first.code == "straggler_costs" and first.data["stragglers"] == [3]
     # The GPUs differ by 0.3 %, and runs by 0.8 %, of 122 ms.
-    assert first.data["wait_ns"] / 1e6 == pytest.approx(planted_ms, abs=2.0) and first.data["cause"] == "GPU"
+    assert first.data["wait_ns"] / 1e6 == pytest.approx(planted_ms, abs=2.0) and first.data["why"] == "GPU"
     assert not [one for one in found if one.code == "gain_simulated" and "network" in one.data["what_if"]]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from analysis.diagnosis.evidence import HEADINGS
 from analysis.display.plots import BLACK, ON_DARK
-from analysis.report.diagnosis import HEADINGS
 from tests.analysis.commands import run
 from tests.analysis.report_page import Watched, violations
 from tests.analysis.report_page import browser as browser  # a fixture

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from analysis.diagnosis import diagnosis
 from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.frames.study import Study
@@ -14,7 +15,6 @@ from analysis.measures import anatomy, batches, communication
 from analysis.measures.lateness import STRAGGLER
 from analysis.report.base import Context
 from analysis.report.build import build
-from analysis.report.diagnosis import diagnosis
 from analysis.report.render import render
 from profiling.convert import main as convert
 from profiling.errors import UserError

@@ -1,0 +1,284 @@
+"""Diagnosis of results: what a step takes, how the job scales, what is lost and why, and what to try.
+
+Rules over frames that measures give. Each gives findings, whose words are in ``findings.yaml`` and
+``words.yaml``. Beside what its text needs, the data of a finding on a cost hold ``cause``, ``cost_pct`` and
+its ``ends`` (points of scaling efficiency, or percent of a step), ``cost_ms`` and ``on`` (how many ranks).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from analysis.diagnosis.evidence import (
+    HEADINGS,
+    PARTS,
+    PLACES,
+    Evidence,
+    collectives,
+    finest_ms,
+    foremost_path,
+    in_words,
+    predicted,
+    traced_jobs,
+    widest,
+)
+from analysis.diagnosis.runs import advised, of_rows
+from analysis.display.metrics import called, records
+from analysis.frames.anatomy import anatomy as anatomy_frame
+from analysis.frames.study import Source, Study
+from analysis.measures import anatomy, certainty, critical_path, stragglers
+from analysis.measures.points import findings, points_of
+from profiling.errors import UserError
+from profiling.findings import Finding, listed
+
+NO_DURATIONS = "kernel tables hold no step durations"
+_LEAST_SAVED_PCT = 5.0
+_MOST_JOBS = 3  # of unlike traces that are described
+# What a program could do without; kernels of the model are not among it.
+AVOIDABLE = (critical_path.COLLECTIVES, critical_path.WAITING, critical_path.COPIES, "data loading", "host",
+             "launches", "synchronization", "gaps")  # fmt: skip
+
+
+def diagnosis(evidence: Evidence) -> list[Finding]:
+    """The findings, in their order: the step, its scaling, the loss, what to try."""
+    if len(evidence.own):
+        return [*_incomplete(evidence.study), *_of_runs(evidence)]
+    return [*(_of_traces(evidence) if evidence.traces else []), *_of_reference(evidence)]
+
+
+def _of_runs(evidence: Evidence) -> list[Finding]:
+    names = [called(row, evidence.series) if evidence.series else None for row in records(evidence.own)]
+    judged = evidence.once(widest)
+    found = of_rows(
+        evidence.own.assign(called=pd.Series(names, evidence.own.index, dtype=object)),
+        judged.rows if judged else pd.DataFrame(),
+        evidence.frame_if_any(predicted),
+        list(findings(points_of(evidence.study, None))),
+        evidence.parts_ms,
+    )
+    return [
+        *found,
+        *(_link(evidence, found) if "transfer" in [one.data.get("cause") for one in found] else []),
+    ]
+
+
+def _incomplete(study: Study) -> list[Finding]:
+    found = certainty.sizes_without_result(study)
+    waiting = [one for one in study.failed if one.kind in ("running", "interrupted", "not started")]
+    if waiting:
+        of = len(study.of_kind("run")) + len(study.failed)
+        found.insert(0, Finding("sweep_incomplete", data={"n": len(waiting), "of": of}))
+    return found
+
+
+def _link(evidence: Evidence, found: Sequence[Finding]) -> list[Finding]:
+    """What a GPU's link carried in allreduces, beside what it could before the runs."""
+    ranks = next(one.data["ranks"] for one in found if one.data.get("cause") == "transfer")
+    rows = evidence.frame_if_any(collectives)
+    if "busbw_gb_per_s" not in rows:
+        return []
+    rows = rows[(rows["group_size"] == ranks) & (rows["collective"] == "allreduce")]
+    rows = rows.dropna(subset=["busbw_gb_per_s", "mbyte_per_step"])
+    return [
+        Finding("link", data={
+            "gbit_per_s": 8 * row["busbw_gb_per_s"], "ranks": ranks,
+            "before": "unknown" if (pct := row["busbw_of_measured_pct"]) is None
+            else f"{8 * row['busbw_gb_per_s'] / pct * 100:.3g} Gbit/s",
+        })
+        for row in records(rows.nlargest(1, "mbyte_per_step"))
+    ]  # fmt: skip
+
+
+# --- traces -----------------------------------------------------------------------------------------------
+
+
+def compared(evidence: Evidence) -> pd.DataFrame:
+    """The jobs of one program on several numbers of ranks, the fewest first."""
+    jobs = evidence.once(traced_jobs)
+    return jobs[jobs["compared"]]
+
+
+def _of_traces(evidence: Evidence) -> list[Finding]:
+    """What the traces cannot show; how the jobs scale, what a step takes; what would shorten it."""
+    jobs = _described(evidence)
+    means = anatomy.means(anatomy_frame(evidence.study, jobs))
+    steps = {row["run"]: row for row in records(means)}
+    limits = {source.id: _limits(source, steps.get(source.id)) for source in jobs}
+    partial = any(one.code == "profiles_missing" for of in limits.values() for one in of)
+    late = evidence.once(widest)
+    verdicts = stragglers.verdict(late.rows) if late and late.lateness else []
+    return [
+        *(one for of in limits.values() for one in of),
+        *_traced_efficiency(evidence),
+        *(one for source in jobs if source.id in steps for one in _traced_step(source, steps[source.id])),
+        # Of some ranks it is not known whether they transferred or waited for the others.
+        *([] if partial else [one for source in jobs for one in _longest_collective(evidence, source)]),
+        *([] if partial else [one for one in verdicts if one.code == "straggler"]),
+        *([] if partial else _saving(evidence)),
+        *_record_more(limits.values()),
+    ]
+
+
+def _described(evidence: Evidence) -> list[Source]:
+    """The jobs that findings are of: those with steps, and of these with most ranks there, first."""
+
+    def place(source: Source) -> tuple[bool, bool, int, int]:
+        there = len(source.job.ranks) if source.job else 0
+        return source.of_sums, source.without_steps, -there, -(source.world_size or 0)
+
+    order = sorted(evidence.traces, key=place)
+    one_program = len(compared(evidence)) == len(order)
+    return order[: 1 if one_program else _MOST_JOBS]
+
+
+def _limits(source: Source, step: Mapping[str, Any] | None) -> list[Finding]:
+    """What a job's traces cannot show: ranks that are missing, recordings that differ, a single step."""
+    recorded = source.job.findings if source.job else []
+    codes = ("profiles_missing", "steps_differ", "recording_cut_short")
+    found = [one.of(run=source.id) for one in recorded if one.code in codes]
+    there = len(source.job.ranks) if source.job else 1
+    if there < source.ranks and not any(one.code == "profiles_missing" for one in found):
+        data = {"n": source.ranks - there, "of": source.ranks, "ranks": []}
+        found.insert(0, Finding("profiles_missing", run=source.id, data=data))
+    if step and step["attributed_steps"] <= there and not source.without_steps:
+        found.append(Finding("one_step", run=source.id, data={"ranks": there}))
+    return [one.of(data={**one.data, "cause": "cannot_tell"}) for one in found]
+
+
+def _record_more(limits: Iterable[Sequence[Finding]]) -> list[Finding]:
+    codes = {one.code for of in limits for one in of}
+    advice = [
+        *(["record_all_ranks"] if "profiles_missing" in codes else []),
+        *(["record_steps"] if "one_step" in codes else []),
+    ]
+    words = [advised(code, ours=False) for code in advice]
+    data = {"against": "what is not recorded", "advice": advice, "words": words}
+    return [Finding("advice", data=data)] if advice else []
+
+
+def _traced_efficiency(evidence: Evidence) -> list[Finding]:
+    rows = records(compared(evidence))
+    return [
+        Finding("traced_efficiency", run=most["run"], data={
+            "ranks": most["world_size"], "pct": most["scaling_efficiency_pct"],
+            "base_ranks": rows[0]["world_size"],
+        })
+        for most in rows[-1:]
+    ]  # fmt: skip
+
+
+def _traced_step(source: Source, row: Mapping[str, Any]) -> list[Finding]:
+    parts_ms = dict(sorted(finest_ms(row).items(), key=lambda part: -part[1]))
+    shares = {name: 100 * ms / row["wall_ms"] for name, ms in parts_ms.items() if name in PARTS}
+    data = {
+        "what": "recording" if source.without_steps else "step", "step_ns": 1e6 * row["wall_ms"],
+        "n": len(source.job.ranks) if source.job else 1, "of": source.ranks, "parts_ms": parts_ms,
+        "parts_pct": shares, "steps": row["attributed_steps"], "shares": in_words(shares),
+    }  # fmt: skip
+    return [Finding("traced_step_takes", run=source.id, data=data)]
+
+
+def _longest_collective(evidence: Evidence, source: Source) -> list[Finding]:
+    """The collective that costs a step most."""
+    rows = evidence.frame_if_any(collectives)
+    if rows.empty:
+        return []
+    most = rows[rows["run"] == source.id].dropna(subset="exposed_ms").nlargest(1, "exposed_ms")
+    return [
+        Finding("longest_collective", run=source.id, data={
+            "collective": row["collective"], "group_size": row["group_size"],
+            "exposed_ns": 1e6 * row["exposed_ms"],
+            "waiting": "unknown" if (waited := row["wait_ms"]) is None
+            else f"{100 * waited / row['ms_per_step']:.0f} %",
+        })
+        for row in records(most)
+    ]  # fmt: skip
+
+
+def _saving(evidence: Evidence) -> list[Finding]:
+    """The part that a step could be without and that would save most."""
+    if not any(source.tables("kernels") for source in evidence.traces):
+        return []
+    try:
+        paths, parts = evidence.once(foremost_path)
+    except UserError:
+        return []
+    rows = parts[parts["part"].isin(AVOIDABLE)]
+    if rows.empty:
+        return []
+    best = rows.sort_values("saved_ms").iloc[-1]
+    if not best["saved_pct"] >= _LEAST_SAVED_PCT:
+        return []
+    data = {
+        "part": best["part"], "what": "recording" if paths.source.without_steps else "step",
+        "saved_pct": best["saved_pct"], "saved_ns": 1e6 * best["saved_ms"],
+        "steps": paths.steps["step"].nunique(),
+    }  # fmt: skip
+    return [Finding("saving_of_part", run=paths.source.id, data=data)]
+
+
+# --- the reference's tables -------------------------------------------------------------------------------
+
+
+def _of_reference(evidence: Evidence) -> list[Finding]:
+    """Of tables of the reference: that they measure startup, which is no answer on training."""
+    others = evidence.others
+    found = []
+    if "batch_independent_pct" in others and others["batch_independent_pct"].notna().any():
+        data = {"pct": float(others["batch_independent_pct"].median()), "cause": "cannot_tell"}
+        found.append(Finding("tables_of_startup", data=data))
+    if "tables" in others and others["tables"].notna().any():
+        found.append(Finding("scaling_unknown", data={"reason": NO_DURATIONS}))
+    return found
+
+
+# --- findings as lines ------------------------------------------------------------------------------------
+
+_MOST_BARS, _BAR_PCT = 3, 4  # parts of a step with a line of their own; percent of a sign
+_SHORT = 5
+
+
+def in_order(found: Iterable[Finding]) -> list[Finding]:
+    """Findings by their headings."""
+    order = {code: HEADINGS.index(heading) for code, (heading, _) in PLACES.items()}
+    return sorted(found, key=lambda one: order.get(one.code, len(HEADINGS)))
+
+
+def short(found: Iterable[Finding]) -> list[Finding]:
+    """The first findings, without what to try."""
+    return [one for one in in_order(found) if PLACES.get(one.code, ("",))[0] != HEADINGS[-1]][:_SHORT]
+
+
+def as_lines(found: Iterable[Finding]) -> list[str]:
+    """A line a finding, with a bar for its cost; the parts of a step have a line each."""
+    lines = []
+    for one in found:
+        parts = one.data["parts_pct"] if "shares" in one.data else {}
+        if parts:
+            lines.append(str(one.of(data={**one.data, "shares": []})).replace(": ", "", 1).rstrip())
+        else:
+            bar = _bar(one.data["cost_pct"]) if "kind" in one.data else ""
+            lines.append(" ".join(filter(None, [bar, str(one)])))
+        lines += [
+            f"  {_bar(share):<{100 // _BAR_PCT}} {share:3.0f} % {PARTS[name]['name']}"
+            for name, share in list(parts.items())[:_MOST_BARS]
+        ]
+    return lines
+
+
+def _bar(pct: float) -> str:
+    return "#" * round(pct / _BAR_PCT)
+
+
+def as_row(one: Finding) -> dict[str, Any]:
+    """A finding as a row of data; ``analysis.summary`` has the columns."""
+    low, high = one.data.get("ends") or (None, None)
+    names = ("cost_pct", "cost_ms", "node", "why", "gain_pct")
+    return {
+        **{name: one.data.get(name) for name in names},
+        "code": one.code, "cause": one.data.get("cause", "none"), "of": one.data.get("on"),
+        "cost_pct_low": low, "cost_pct_high": high, "configuration": one.configuration,
+        "rank": listed(one.data["stragglers"]) if "stragglers" in one.data else None,
+        "advice": ",".join(one.data.get("advice", ())), "text": str(one),
+    }  # fmt: skip

@@ -1,0 +1,499 @@
+"""Rules on runs: how a step divides, how configurations scale, what costs most, what may help.
+
+A late rank costs a data-parallel job its whole lateness in each step. In the anatomy that shows in two
+places: the others wait for it, and its own step holds what makes it late. Both are taken off the parts, so
+that each percentage point has one cause.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from analysis.diagnosis.evidence import PARTS, WORDS, ends, in_words, number, on, shares_of
+from analysis.display.metrics import Rows, records
+from analysis.frames.divide import EVERY, finest
+from analysis.measures import certainty
+from analysis.measures.certainty import LEAST_PCT, LIMITING_SHARE, least_pct, lost_pct
+from analysis.measures.lateness import BY_COLLECTIVES, CHANCE, STRAGGLER, TOO_FEW
+from analysis.measures.loss import UNATTRIBUTED_SHARE, other_steps
+from analysis.measures.points import NO_SAMPLES, bases_of, point_names
+from analysis.measures.scaled import above_ideal
+from analysis.measures.stragglers import is_late
+from analysis.prediction.configurations import CONFIGURATION
+from jobs.run_fields import own_names
+from profiling.findings import Finding
+
+LATE_RANKS, REST = "late ranks", "rest"  # causes that are no part of a step
+STAGES = ("load", "forward", "backward", "update", "other")
+# Options that leave the training job what it is.
+OPTIONS = ("workers", "loader", "grad", "compute", "backend", "threads", "channels_last", "compile",
+           "graph", "cudnn_benchmark", "hw_decoder_load", "bucket_mb", "network", "data_format")  # fmt: skip
+LATE_RUNS_SHARE = 0.5  # of the runs: a rank that is named in no more is not what slows the job
+WAITING_SHARE_PCT = 20.0  # of a step, from which on a part that it need not have is worth a line
+LEAST_GAIN_PCT = 1.0  # of a simulated change that is worth a line
+_MOST_GAINS = 3
+_SHARE_OF_BANDWIDTH = 0.25  # of what transfer costs, that links of twice the bandwidth take off
+# Why parts of a loss, or scaling, are not known.
+STEPS_DISAGREE = "profiled and unprofiled steps disagree"
+IN_LONG_STEPS = "most of it is in steps that take longer than the median"
+NO_BASELINE = "no baseline among the results"
+_LATE, _ADVICE = WORDS["late"], WORDS["advice"]
+_PRICES = ("free", "software", "hardware")  # the cheapest first
+_NONE = pd.DataFrame()
+PartsOf = Callable[[Mapping[str, Any]], dict[str, float]]
+
+
+def of_rows(
+    own: pd.DataFrame,
+    late: pd.DataFrame = _NONE,
+    what_ifs: pd.DataFrame = _NONE,
+    of_points: Sequence[Finding] = (),
+    parts_of: PartsOf = lambda _: {},
+) -> list[Finding]:
+    """The findings of rows of :mod:`analysis.scaled`, each with what it is ``called``.
+
+    Args:
+        late: rows of :mod:`analysis.stragglers` of the runs of most ranks, with their ``run`` and fields.
+        what_ifs: rows of :mod:`analysis.predict`.
+        of_points: findings on the configurations.
+        parts_of: the parts of a row's profiled step, ms; empty: not known.
+    """
+    rows, of_scaled = records(own), records(own[own["world_size"] != own["base_world_size"]])
+    judged = max(rows, key=lambda row: (row["world_size"], number(row, "step_ms")))
+    if of_scaled:
+        best, worst, judged = certainty.leading(of_scaled)
+    names = [one for one in (*CONFIGURATION, *own_names(judged), "nodes", "gpus_per_node") if one in late]
+    of_judged = late.loc[[same(row, judged, names) for row in records(late)]]
+    here = late_ranks(of_judged)
+    step, waits = _step(judged, parts_of(judged))
+    gained = gains(judged, what_ifs)
+    if not of_scaled:
+        causes = [*_if_any(waits), *_if_any(late_ranks(late))]
+        return [*_fastest(rows), *step, *causes, *_advice(judged, rows, gained, causes)]
+    causes = _causes(rows, judged, here, gained)
+    lost = max((one.data["cost_pct"] for one in causes if one.code == "cause_of_loss"), default=0.0)
+    if waits and waits.data["cost_pct"] > lost:
+        causes.append(waits)
+    if not any(one.code == "straggler_costs" for one in causes):
+        causes += _if_any(here or late_ranks(late))
+    disagree = disagreement(what_ifs)
+    return [
+        *(one for one in of_points if one.code in ("devices_differ", "threads_differ")),
+        *step,
+        *certainty.uncertain(of_scaled),
+        _efficiency(best),
+        *([_efficiency(worst)] if worst is not best else []),
+        *(one for one in of_points if one.code == "above_ideal"),
+        *causes,
+        *(_suspected(of_judged) if not here else []),
+        *_measured_gain(judged, rows),
+        *disagree,
+        *_advice(judged, rows, [] if disagree else gained, causes),
+    ]
+
+
+def _if_any(finding: Finding | None) -> list[Finding]:
+    return [finding] if finding else []
+
+
+# --- what a step takes, and how it scales -----------------------------------------------------------------
+
+
+def _step(row: Mapping[str, Any], parts_ms: Mapping[str, float]) -> tuple[list[Finding], Finding | None]:
+    """What a step takes with the shares of its parts, and the one it waits for most, if that is much.
+
+    Shares are of the parts of profiled steps, or of stages: these are of all runs.
+    """
+    step_ms = number(row, "step_ms")
+    stages = {name: number(row, f"{name}_ms") for name in STAGES if f"{name}_ms" in row}
+    divided = parts_ms or stages
+    if not (step_ms > 0 and sum(divided.values()) > 0):  # NaN: one is not known
+        return [], None
+    shares = shares_of(divided)
+    data = {
+        "step_ns": 1e6 * step_ms, "ranks": row["world_size"], "on": on(row), "parts_pct": shares,
+        "shares": in_words(shares),
+    }  # fmt: skip
+    step = Finding("step_takes", configuration=row["called"], data=data)
+    part, share = max(
+        ((name, share) for name, share in shares.items() if name in WORDS["avoidable"]),
+        key=lambda one: one[1], default=("", 0.0),
+    )  # fmt: skip
+    if share < WAITING_SHARE_PCT:
+        return [step], None
+    costs = {
+        "kind": part, "cause": PARTS[part]["cause"], "name": PARTS[part]["name"], "cost_pct": share,
+        "cost_ms": share / 100 * step_ms, "cost_ns": share * 1e4 * step_ms, "on": on(row),
+        "ranks": row["world_size"],
+    }  # fmt: skip
+    return [step], Finding("step_waits", configuration=row["called"], data=costs)
+
+
+def _efficiency(row: Mapping[str, Any]) -> Finding:
+    shown = certainty.without_unusable_intervals(row)
+    data = {
+        "ranks": row["world_size"], "on": on(row), "pct": row["scaling_efficiency_pct"],
+        "ends": ends(shown, "scaling_efficiency_pct"), "base": on(row, int(row["base_world_size"])),
+        "base_images_per_s": row["base_images_per_s"], "scaling": row["scaling"],
+    }  # fmt: skip
+    return Finding("scaling_efficiency", configuration=row["called"], data=data)
+
+
+def _fastest(rows: Rows) -> list[Finding]:
+    """That scaling is not known and why, and the throughput that is."""
+    known = [row for row in rows if row["images_per_s"] is not None]
+    sizes = {row["world_size"] for row in rows}
+    reason = NO_SAMPLES if not known else "one world size" if len(sizes) == 1 else "no common baseline"
+    found = [Finding("scaling_unknown", data={"reason": reason})]
+    if known:
+        best = max(known, key=lambda row: row["images_per_s"])
+        shown = certainty.without_unusable_intervals(best)
+        data = {"images_per_s": best["images_per_s"], "ends": ends(shown, "images_per_s"), "on": on(best)}
+        found.append(Finding("fastest", configuration=best["called"], data=data))
+    return found
+
+
+# --- what is lost -----------------------------------------------------------------------------------------
+
+
+def late_ranks(frame: pd.DataFrame) -> Finding | None:
+    """The finding on ranks that are named in most of the runs that tell; None: there are none.
+
+    Collectives tell by how much a rank is late, stages a lower bound of it. So either may name a rank, and
+    where collectives were recorded they say by how much. Ranks are those of one cause, the latest first.
+
+    Args:
+        frame: rows of :mod:`analysis.stragglers`, of runs of one configuration and world size.
+    """
+    if frame.empty:
+        return None
+    exact = frame["told_by"] == BY_COLLECTIVES
+    named = _often(frame[exact])
+    named = _often(frame[~exact]) if named.empty else named
+    recorded = frame[exact & frame["rank"].isin(named["rank"])]
+    measured = pd.concat([recorded, named[~named["rank"].isin(recorded["rank"])]])
+    of_ranks = measured["rank"]
+    shares_pct = (100 * measured["mean_lateness_ms"] / measured["step_ms"]).groupby(of_ranks).median()
+    shares_pct = shares_pct[shares_pct >= LEAST_PCT].sort_values(ascending=False, kind="stable")
+    if shares_pct.empty:
+        return None
+    causes = named.groupby("rank")["cause"].agg(lambda of: Counter(of).most_common(1)[0][0])
+    first = shares_pct.index[0]
+    nodes, of_first = named["node"][named["rank"] == first].unique(), measured[of_ranks == first]
+    wait_ms = float(of_first["mean_lateness_ms"].median())
+    data = {
+        "kind": LATE_RANKS, "cause": "straggler", "why": causes[first],
+        "stragglers": [int(rank) for rank in shares_pct.index if causes[rank] == causes[first]],
+        "node": (nodes[0] or "") if len(nodes) == 1 else "",
+        "wait_ns": 1e6 * wait_ms, "cost_ms": wait_ms, "cost_pct": float(shares_pct[first]),
+        "from": "collectives" if first in set(recorded["rank"]) else "stages, at least",
+    }  # fmt: skip
+    return Finding("straggler_costs", data=data)
+
+
+def _often(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows that name a straggler, of ranks that are named in most of the runs."""
+    named = frame[frame["verdict"] == STRAGGLER]
+    times = named.groupby("rank")["rank"].transform("size")
+    return named[times > LATE_RUNS_SHARE * frame["run"].nunique()]
+
+
+def _suspected(frame: pd.DataFrame) -> list[Finding]:
+    """Ranks that came late by enough in a traced run, which may be chance."""
+    if frame.empty:
+        return []
+    may_be = (frame["told_by"] == BY_COLLECTIVES) & frame["verdict"].isin((CHANCE, TOO_FEW))
+    unsure = frame[may_be & is_late(frame)]
+    data = {"suspects": sorted(set(unsure["rank"].tolist())),
+            "wait_ns": 1e6 * float(unsure["mean_lateness_ms"].max())}  # fmt: skip
+    return [Finding("straggler_suspected", data=data)] if len(unsure) else []
+
+
+def of_loss(costs: Mapping[str, float], late: Finding | None, ranks: int) -> dict[str, float]:
+    """What costs scaling in percentage points, the largest first: :data:`LATE_RANKS`, and parts of a step.
+
+    What late ranks cost is taken off the parts: the others wait for them, their own step holds it.
+
+    Args:
+        costs: of parts, or of stages.
+    """
+    costs = dict(costs)
+    if late:
+        share_pct, own = late.data["cost_pct"], len(late.data["stragglers"]) / ranks
+        waits = next(one for one in ("exposed_wait", "exposed_communication", "backward") if one in costs)
+        # Of a node all ranks are late alike, by what is longest on them.
+        longest = max((name for name in costs if name != waits), key=lambda name: costs[name])
+        of_late = _LATE.get(late.data["why"], {})
+        part = of_late.get("stage" if waits == "backward" else "part", longest)
+        part = part if part in costs else "idle" if "idle" in costs else longest
+        costs[waits] -= share_pct * (1 - own)
+        costs[part] -= share_pct * own
+        costs = {LATE_RANKS: share_pct, **costs}
+    return dict(sorted(costs.items(), key=lambda cost: -cost[1]))
+
+
+def ends_of(row: Mapping[str, Any], kind: str, cost_pct: float) -> list[float]:
+    """The interval of a cause's cost, percentage points; empty: it has none.
+
+    What late ranks take off a part moves its interval as it moves the part.
+    """
+    part, low, high = (number(row, f"loss_{kind}_pct{end}") for end in ("", "_low", "_high"))
+    moved = cost_pct - part
+    return [low + moved, high + moved] if math.isfinite(low + high + moved) else []
+
+
+def _causes(rows: Rows, row: dict[str, Any], late: Finding | None, gained: Rows) -> list[Finding]:
+    """What is lost, and what costs it, the largest first; each percentage point has one cause.
+
+    Args:
+        gained: of :func:`gains`, which tell whether bandwidth or latency limits transfer.
+    """
+    unsure = certainty.is_unsure(row)
+    if not unsure and lost_pct(row) < least_pct(row):
+        data = {
+            "cost_pct": max(0.0, lost_pct(row)),
+            "least_pct": least_pct(row),
+            "on": on(row),
+            "cause": "none",
+        }
+        return [] if above_ideal(row) else [Finding("loss_small", configuration=row["called"], data=data)]
+    base, rest = _base_of(rows, row), number(row, "loss_unattributed_pct")
+    if base is None or math.isnan(rest):
+        costs = _of_stages(base, row)
+        if not costs:
+            reason = IN_LONG_STEPS if base else NO_BASELINE
+            return [] if unsure else [_unexplained(row, reason)]
+    elif other_steps(row) or abs(rest) > UNATTRIBUTED_SHARE * lost_pct(row):
+        # Half of the loss is enough to call the late rank the cause.
+        known = late and late.data["cost_pct"] >= UNATTRIBUTED_SHARE * lost_pct(row)
+        return [] if known or unsure else [_unexplained(row, STEPS_DISAGREE)]
+    else:
+        costs = finest({name: number(row, f"loss_{name}_pct") for name in EVERY})
+    costs = of_loss(costs, late, row["world_size"])
+
+    def found(kind: str, code: str = "cause_of_loss") -> Finding:
+        if kind == LATE_RANKS and late:
+            return late.of(data={**late.data, "on": on(row)})
+        limit = limit_of_transfer(costs[kind], gained) if kind == "exposed_transfer" else ""
+        return _cause(row, kind, costs[kind], code, limit)
+
+    enough = max(least_pct(row), LIMITING_SHARE * lost_pct(row))
+    large = [kind for kind, cost in costs.items() if cost >= enough] or list(costs)[:1]
+    if unsure:  # nothing is certain, and what is most is not hidden
+        return [found(kind, "cause_uncertain") for kind in large[:2] if kind != LATE_RANKS]
+    certain = [one for one in large if not (interval := ends_of(row, one, costs[one])) or interval[0] > 0][:2]
+    least = costs[certain[-1]] if certain else 0.0
+    doubtful = [one for one in large if one not in certain and costs[one] >= least][:2]
+    return [
+        _lost(row, costs),
+        *(found(kind) for kind in certain),
+        *(found(kind, "cause_uncertain") for kind in doubtful),
+    ]
+
+
+def _lost(row: Mapping[str, Any], costs: Mapping[str, float]) -> Finding:
+    """What is lost in all, as nodes (or GPUs) whose work it is, and by part: the parts add up to it."""
+    nodes = row.get("nodes") or 1
+    of, unit = (nodes, "nodes") if nodes > 1 else (row["world_size"], on(row).split()[1])
+    rest = lost_pct(row) - sum(costs.values())
+    data = {
+        "cause": "none", "cost_pct": lost_pct(row), "cost_ms": lost_pct(row) / 100 * number(row, "step_ms"),
+        "on": on(row), "lost": lost_pct(row) / 100 * of, "of": of, "unit": unit, "ranks": row["world_size"],
+        "parts_pct": {**costs, "unattributed": rest},
+    }  # fmt: skip
+    return Finding("loss", configuration=row["called"], data=data)
+
+
+def _cause(
+    row: Mapping[str, Any], kind: str, cost_pct: float, code: str = "cause_of_loss", limit: str = ""
+) -> Finding:
+    part = PARTS[kind]
+    name = part.get("name_strong", part["name"]) if row.get("scaling") == "strong" else part["name"]
+    name += f" ({limit})" if limit else ""
+    interval = ends_of(row, kind, cost_pct)
+    data = {
+        "kind": kind, "limit": limit, "cause": "latency" if limit == "latency" else part["cause"],
+        "name": name, "cost_pct": cost_pct, "ends": interval,
+        "high_pct": interval[1] if interval else cost_pct, "cost_ms": cost_pct / 100 * number(row, "step_ms"), "lost_pct": lost_pct(row),
+        "ranks": row["world_size"], "on": on(row),
+    }  # fmt: skip
+    return Finding(code, configuration=row["called"], data=data)
+
+
+def _unexplained(row: Mapping[str, Any], reason: str) -> Finding:
+    data = {"cause": "cannot_tell", "cost_pct": lost_pct(row), "on": on(row), "reason": reason}
+    return Finding("loss_unexplained", configuration=row["called"], data=data)
+
+
+def _of_stages(base: Mapping[str, Any] | None, row: Mapping[str, Any]) -> dict[str, float]:
+    """The loss by stage, without profiled runs of both; empty: medians of steps show little of it."""
+    if base is None:
+        return {}
+    share = base["world_size"] / row["world_size"] if row.get("scaling") == "strong" else 1.0
+    step_ms = number(row, "step_ms")
+    grown_ms = step_ms - share * number(base, "step_ms")
+    if not grown_ms >= LIMITING_SHARE * lost_pct(row) / 100 * step_ms:
+        return {}
+    grown = {name: number(row, f"{name}_ms") - share * number(base, f"{name}_ms") for name in STAGES}
+    costs = {name: 100 * ms / step_ms for name, ms in grown.items() if not math.isnan(ms)}
+    return {**costs, REST: lost_pct(row) - sum(costs.values())} if "backward" in costs else {}
+
+
+def _base_of(rows: Rows, row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The row of the baseline; None: it is not among them."""
+    names = point_names(*rows)
+    every = [{name: one.get(name) for name in names} for one in rows]
+    place = every.index({name: row.get(name) for name in names})
+    base = rows[bases_of(every, row.get("scaling", "weak"))[place]]
+    return base if base["world_size"] == row["base_world_size"] else None
+
+
+# --- what to try ------------------------------------------------------------------------------------------
+
+
+def same(row: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str]) -> bool:
+    """Whether two rows have the same fields of these."""
+    return all(str(row.get(name)) == str(other.get(name)) for name in names)
+
+
+def gains(row: Mapping[str, Any], what_ifs: pd.DataFrame) -> Rows:
+    """The what-ifs of a configuration on the fewest ranks that were simulated.
+
+    Where the curve is the better founded prediction, the simulation advises nothing.
+    """
+    if what_ifs.empty:
+        return []
+    known = (what_ifs["what_if"] != "") & what_ifs["gain_pct"].notna() & what_ifs["believed"]
+    own = [one for one in records(what_ifs[known]) if same(one, row, CONFIGURATION)]
+    fewest = min((one["world_size"] for one in own), default=0)
+    return [one for one in own if one["world_size"] == fewest]
+
+
+def _changed(one: Mapping[str, Any]) -> str:
+    """What a what-if changes: ``network`` of ``network=2x``."""
+    return str(one["what_if"]).partition("=")[0]
+
+
+def limit_of_transfer(cost_pct: float, gained: Rows) -> str:
+    """``bandwidth`` or ``latency`` of the network; empty: no simulation tells them apart.
+
+    Args:
+        cost_pct: of the transfer, in percent of a step.
+        gained: of :func:`gains`.
+    """
+    faster = next((one for one in gained if _changed(one) == "network"), None)
+    if faster is None or faster.get("alpha_us") is None:
+        return ""
+    if faster["gain_pct"] >= _SHARE_OF_BANDWIDTH * cost_pct:
+        return "bandwidth"
+    return "latency" if faster["alpha_us"] > 0 else ""
+
+
+def disagreement(what_ifs: pd.DataFrame) -> list[Finding]:
+    """Where the ranges of curve and simulation, of the job as it is, do not overlap."""
+    if what_ifs.empty:
+        return []
+    ahead = what_ifs[(what_ifs["what_if"] == "") & ~what_ifs["backtest"]]
+    lows = ahead.groupby(["of", "world_size"])["images_per_s_low"].transform("max")
+    apart = ahead[ahead["images_per_s_high"].fillna(math.inf) < lows.fillna(0.0)]
+    return [Finding("predictions_disagree", data={"ranks": int(ranks)}) for ranks in apart["world_size"][:1]]
+
+
+def was_measured(what_if: Mapping[str, Any], own: pd.DataFrame) -> bool:
+    """Whether a row of several ranks has the change, and is otherwise of the same configuration."""
+    fields = {"fp16-gradients": ("grad", "fp16"), "bucket-mb": ("bucket_mb", ""),
+              "no-loader": ("loader", "synthetic")}  # fmt: skip
+    name, _, value = what_if["what_if"].partition("=")
+    field, measured = fields.get(name, ("", ""))
+    names = [one for one in (*CONFIGURATION, *own_names(what_if)) if one != field]
+
+    def has(one: Any) -> bool:  # a what-if says 50 where the field is 50.0
+        return (f"{one:g}" if isinstance(one, float) else str(one)) == (measured or value)
+
+    several = records(own[own["world_size"] > 1]) if field else []
+    return any(same(row, what_if, names) and has(row.get(field)) for row in several)
+
+
+def _advice(row: Mapping[str, Any], rows: Rows, gained: Rows, causes: Sequence[Finding]) -> list[Finding]:
+    """What may help: simulated changes of what costs most, the cheapest first; else what is known to help.
+
+    Options are named of our own trainer's runs alone, and not what is set already.
+    """
+    ours = not row.get("program")
+    measured = {one["what_if"] for one in gained if was_measured(one, pd.DataFrame(rows))}
+    simulated = {_changed(one): one for one in gained}
+    found: dict[str, Finding] = {}
+    plain: list[Finding] = []
+    for cause in causes:
+        if "kind" not in cause.data:
+            continue
+        of_late = _LATE.get(cause.data.get("why", ""), {}).get("advice")
+        codes = [*([of_late] if of_late else []), *PARTS[cause.data["kind"]]["advice"]]
+        known = {code: _ADVICE[code] for code in codes if not _is_done(_ADVICE[code], row)}
+        # Without what costs so much of a step; a simulation that gives less than half of it explains it ill.
+        gone_pct = 100 * cause.data["cost_pct"] / max(100 - cause.data["cost_pct"], 1)
+        settable = []
+        for code, one in known.items():
+            gain = simulated.get(one.get("what_if", ""))
+            least = gone_pct / 2 if one.get("only") else LEAST_GAIN_PCT
+            if gain and gain["gain_pct"] >= least and gain["what_if"] not in measured:
+                found[code] = _simulated(row, code, gain, ours)
+                settable += [] if one.get("only") else [code]
+        others = {code: one for code, one in known.items() if one.get("what_if") not in simulated}
+        words = [code for code, one in others.items() if not one.get("only")]
+        first = not plain and (of_late or not settable)
+        if words and first and cause.code != "cause_uncertain":
+            data = {"against": cause.data.get("name", f"late {cause.data.get('why')}"), "advice": words,
+                    "words": [advised(code, ours) for code in words]}  # fmt: skip
+            plain.append(Finding("advice", data=data))
+    order = sorted(found.values(), key=lambda one: (_PRICES.index(one.data["price"]), -one.data["gain_pct"]))
+    return [*order[:_MOST_GAINS], *plain]
+
+
+def _is_done(advice: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+    return any(row.get(name) in values for name, values in advice.get("done", {}).items())
+
+
+def advised(code: str, ours: bool) -> str:
+    advice = _ADVICE[code]
+    return str(advice.get("ours", advice["words"]) if ours else advice["words"])
+
+
+def _simulated(row: Mapping[str, Any], code: str, gain: Mapping[str, Any], ours: bool) -> Finding:
+    names = ("images_per_s", "images_per_s_low", "images_per_s_high", "gain_pct", "what_if")
+    data = {
+        **{name: gain.get(name) for name in names}, "ranks": gain["world_size"],
+        "on": on(row, gain["world_size"]), "range": ends(gain, "images_per_s"), "advice": [code],
+        "price": _ADVICE[code]["cost"], "words": advised(code, ours),
+    }  # fmt: skip
+    return Finding("gain_simulated", data=data)
+
+
+def _measured_gain(row: Mapping[str, Any], rows: Rows) -> list[Finding]:
+    """The option that made this configuration fastest, where runs tell the two apart; nothing if none did.
+
+    Their confidence intervals of images/s do not overlap: stricter than a test of the difference.
+    """
+    faster = [
+        (number(other, "images_per_s") / row["images_per_s"] - 1, other, option)
+        for other in rows
+        if (option := only_difference(row, other))
+        and number(other, "images_per_s_low") > number(row, "images_per_s_high")
+    ]
+    if not faster:
+        return []
+    gain, best, option = max(faster, key=lambda one: one[0])
+    data = {"option": option, "value": str(best[option]), "instead_of": str(row[option]),
+            "gain_pct": 100 * gain, "ranks": row["world_size"], "on": on(row)}  # fmt: skip
+    return [Finding("gain_measured", configuration=row["called"], data=data)]
+
+
+def only_difference(row: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """The one option in which two rows differ; empty: in none, in more, or in what is no option."""
+    differing = [name for name in point_names(row, other) if row.get(name) != other.get(name)]
+    # Without a loader nothing is learnt: that is a bound of the others.
+    bound = other.get("loader") == "synthetic" != row.get("loader")
+    return differing[0] if len(differing) == 1 and differing[0] in OPTIONS and not bound else ""
