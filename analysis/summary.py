@@ -51,11 +51,9 @@ def main(words: Sequence[str] | None = None) -> int:
     study = load(arguments.path, arguments.peaks)
     found = diagnosis.in_order(diagnosis.diagnosis(Evidence(study)))
     shown = diagnosis.short(found) if arguments.short else found
-    # Findings on the results are the page's; those that matter are among these.
-    if arguments.format == "table":
-        output.emit(Answer([], (), (), notes=diagnosis.as_lines(shown)), None, arguments)
-    else:
-        output.emit(Answer([diagnosis.as_row(one) for one in shown], METRICS), None, arguments)
+    notes = diagnosis.as_lines(shown) if arguments.format == "table" else ()
+    rows = [diagnosis.as_row(one) for one in shown]
+    output.emit(Answer(rows, METRICS, parts=(), notes=notes), None, arguments)
     return EXIT_FAILED if study.missing else EXIT_DONE
 
 

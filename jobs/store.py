@@ -19,6 +19,7 @@ import itertools
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
+from jobs import ROOT
 from jobs.run import Run
 from jobs.run_fields import FACTOR, exit_code_of
 from profiling import tables
@@ -488,3 +490,19 @@ def where_calibrating(sweep: Path) -> str:
     """Where a sweep measures the machine's peaks just now: ``on n1 (job 5)``; "" if none does."""
     known = (state_of_begun(directory) for directory in sorted(sweep.glob(f"{CALIBRATING}*")))
     return next((where for state, where in known if state == "running"), "")
+
+
+_SUMMARY_S = 120.0  # a summary that takes longer is not waited for
+WITHOUT_SUMMARY = "SCALEPROF_WITHOUT_SUMMARY"  # set: watched programs and sweeps end without one
+
+
+def summary_of(directory: Path) -> list[str]:
+    """The first lines of ``analysis.summary``; none where it cannot tell, or lacks what it needs."""
+    if os.environ.get(WITHOUT_SUMMARY):
+        return []
+    command = [sys.executable, "-m", "analysis.summary", "--short", str(directory.absolute())]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_SUMMARY_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.splitlines()

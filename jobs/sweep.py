@@ -30,7 +30,7 @@ from jobs.launchers.base import Launcher
 from jobs.processes import TimeIsUp, stopped_in_order
 from jobs.run import NO_HOROVOD, has_horovod, in_place_of_horovod
 from jobs.site import NO_SITE, Site, add_site_flag, find_site, shell_commands
-from jobs.store import this_owner
+from jobs.store import summary_of, this_owner
 from jobs.sweep_file import Excluded, Order, Sweep, SweepRun, choose, read_sweep, where_in
 from jobs.validation import check_models
 from profiling.arguments import Parser
@@ -71,6 +71,8 @@ def main() -> int:
         return EXIT_AGAIN
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; to resume: {this_command(sys.argv[1:])}") from None
+    for line in [] if outcome.again else summary_of(request.directory):
+        print(line, file=sys.stderr)
     return EXIT_AGAIN if outcome.again else EXIT_FAILED if outcome.failed else EXIT_DONE
 
 

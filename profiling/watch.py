@@ -23,7 +23,7 @@ from pathlib import Path
 
 from jobs import by_hand
 from jobs.failures import Ended
-from jobs.store import RANK_REPORT, STACKS, write_record
+from jobs.store import RANK_REPORT, STACKS, summary_of, write_record
 from profiling import tables
 from profiling.arguments import Parser
 from profiling.clocks import set_clock
@@ -225,7 +225,7 @@ def _write_run(
     if manifest.reason:
         _say(f"the results do not count: {manifest.reason}")
         return ended.exit_code or EXIT_FAILED
-    _say(f"results: {out}")
+    _say(*summary_of(out), f"results: {out}")
     return EXIT_DONE
 
 

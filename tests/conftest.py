@@ -37,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     What Hypothesis keeps of its examples lies beside what pytest keeps.
     """
     os.environ.pop("COLUMNS", None)
+    os.environ.setdefault("SCALEPROF_WITHOUT_SUMMARY", "1")  # of many a run that tests watch: 3 s each
     # What tests write need not outlive the machine, where it is written to a disk at all.
     os.fsync = lambda _file: None
     # In the background of a script Ctrl-C is ignored, also by all that is started there; tests send it.

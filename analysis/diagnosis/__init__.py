@@ -30,7 +30,7 @@ from analysis.frames.study import Source, Study
 from analysis.measures import anatomy, certainty, critical_path, stragglers
 from analysis.measures.points import findings, points_of
 from profiling.errors import UserError
-from profiling.findings import Finding, listed
+from profiling.findings import MOST_SHOWN, Finding, listed
 
 NO_DURATIONS = "kernel tables hold no step durations"
 _LEAST_SAVED_PCT = 5.0
@@ -236,7 +236,6 @@ def _of_reference(evidence: Evidence) -> list[Finding]:
 # --- findings as lines ------------------------------------------------------------------------------------
 
 _MOST_BARS, _BAR_PCT = 3, 4  # parts of a step with a line of their own; percent of a sign
-_SHORT = 5
 
 
 def in_order(found: Iterable[Finding]) -> list[Finding]:
@@ -247,7 +246,7 @@ def in_order(found: Iterable[Finding]) -> list[Finding]:
 
 def short(found: Iterable[Finding]) -> list[Finding]:
     """The first findings, without what to try."""
-    return [one for one in in_order(found) if PLACES.get(one.code, ("",))[0] != HEADINGS[-1]][:_SHORT]
+    return [one for one in in_order(found) if PLACES.get(one.code, ("",))[0] != HEADINGS[-1]][:MOST_SHOWN]
 
 
 def as_lines(found: Iterable[Finding]) -> list[str]:

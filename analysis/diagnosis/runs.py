@@ -317,8 +317,8 @@ def _cause(
     data = {
         "kind": kind, "limit": limit, "cause": "latency" if limit == "latency" else part["cause"],
         "name": name, "cost_pct": cost_pct, "ends": interval,
-        "high_pct": interval[1] if interval else cost_pct, "cost_ms": cost_pct / 100 * number(row, "step_ms"), "lost_pct": lost_pct(row),
-        "ranks": row["world_size"], "on": on(row),
+        "high_pct": interval[1] if interval else cost_pct, "cost_ms": cost_pct / 100 * number(row, "step_ms"),
+        "lost_pct": lost_pct(row), "ranks": row["world_size"], "on": on(row),
     }  # fmt: skip
     return Finding(code, configuration=row["called"], data=data)
 

@@ -30,6 +30,7 @@ from jobs.flags import OUTPUT, make_parser
 from jobs.store import write_text
 from profiling.convert import convert
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from profiling.findings import MOST_SHOWN
 from profiling.traces import units
 from profiling.traces.jobs import others_in
 from profiling.whole_file import file_to_write
@@ -137,6 +138,7 @@ def _failed(study: Study) -> int:
 
 def _write(arguments: argparse.Namespace, file: Path, page: "Page") -> None:
     """The report, in ``file`` if no other is named, and its figures if they are wanted."""
+    from analysis.diagnosis.evidence import HEADINGS
     from analysis.report.figures import write_figures
     from analysis.report.render import render
 
@@ -145,6 +147,8 @@ def _write(arguments: argparse.Namespace, file: Path, page: "Page") -> None:
         write_text(target, render(page))
     except (FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError) as error:
         raise UserError(f"cannot write {target}: {error.strerror}; name a file with --output") from None
+    said = [line.text for line in page.summary if line.heading != HEADINGS[-1]]
+    print(*said[:MOST_SHOWN], sep="\n", file=sys.stderr)
     print(target)
     if arguments.figures:
         files = write_figures(page, arguments.figures, arguments.figure_format or FORMATS[0])

@@ -12,13 +12,11 @@ from analysis.frames.study import Study
 from analysis.measures import expense
 from analysis.report import (
     communication,
-    critical_path,
     kernels,
+    others,
     prediction,
-    published,
     scaling,
     stragglers,
-    traced,
 )
 from analysis.report.base import Content, Context, SectionKind, in_a_line, portable
 from analysis.report.render import Cell, Chapter, Filter, Heading, Line, Page, Row, Section, TableView
@@ -57,7 +55,7 @@ COST = SectionKind("cost", "What did it cost?", _cost, lambda context: bool(cont
 # In the order of the page, whose first two are open.
 CHAPTERS: Mapping[Chapter, Sequence[SectionKind]] = {
     Chapter("Scaling", "How does it scale?"): (
-        traced.SCALING, scaling.SCALING, published.SCALING, scaling.TABLE,
+        others.SCALING, scaling.SCALING, others.PUBLISHED, scaling.TABLE,
     ),
     Chapter("Loss", "Where is scaling efficiency lost?"): (scaling.LOSS, scaling.FACTORS),
     Chapter("Step", "Where does the time of a step go?"): (scaling.ANATOMY, scaling.STAGES, scaling.BATCHES),
@@ -65,10 +63,10 @@ CHAPTERS: Mapping[Chapter, Sequence[SectionKind]] = {
     Chapter("Kernels", "Which kernels take the time?"): (
         kernels.TOP, kernels.CHANGE, kernels.ROOFLINE, kernels.HOTSPOTS,
     ),
-    Chapter("Faster", "What would be faster?"): (critical_path.CRITICAL_PATH, prediction.PREDICTION),
+    Chapter("Faster", "What would be faster?"): (prediction.CRITICAL_PATH, prediction.PREDICTION),
     Chapter("Appendix", "Appendix"): (
-        COST, kernels.UTILIZATION, communication.ACTIVITIES, traced.TRACES, published.TABLES,
-        published.CORRECTIONS,
+        COST, kernels.UTILIZATION, communication.ACTIVITIES, others.TRACES, others.TABLES,
+        others.CORRECTIONS,
     ),
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Predictions of analysis.predict, with what-ifs where a step was traced."""
+"""Sections on what would be faster: the critical path of the foremost run, and predictions with what-ifs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,10 +6,13 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.diagnosis.evidence import predicted
+from analysis.diagnosis.evidence import foremost_path, predicted
 from analysis.diagnosis.runs import same, was_measured
 from analysis.display import plots
 from analysis.display.metrics import records
+from analysis.display.plots import DARK_GREY, WHITE
+from analysis.frames.study import RECORDING
+from analysis.measures.critical_path import answer as of_paths
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.predict import CURVE
 from analysis.prediction.simulation import SIMULATION
@@ -17,8 +20,29 @@ from analysis.report.base import Content, Context, SectionKind, called, facts, u
 from analysis.report.render import Chart
 from jobs.run_fields import own_names
 
+_COLOURS = {"saved": DARK_GREY, "not_saved": WHITE}
 _WORTH_TRYING_PCT = 5.0
 _NAMES = {CURVE: "curve", SIMULATION: "simulated"}
+
+
+def _recorded(context: Context) -> bool:
+    return any(source.tables("kernels") for source in context.study.recorded)
+
+
+def _critical_path(context: Context) -> Content:
+    paths, rows = context.once(foremost_path)
+    source = paths.source
+    of_run = facts(source.fields, context.factors)
+    not_saved = (rows["path_ms"] - rows["saved_ms"]).clip(lower=0)
+    points = rows.assign(label=rows["part"], not_saved_ms=not_saved, facts=pd.Series([of_run] * len(rows)))
+    of = "ms in the recording" if context.study.a_step([source.id]) == RECORDING else "ms per step"
+    chart = Chart("critical-path", plots.parts(points, _COLOURS, "Critical path", of=of))
+    (part,) = of_paths(context.study, rows).tables
+    tables = {"critical-path-table": replace(part, title="", caption="")}
+    return Content(called(source.fields, context.factors), [chart], tables)
+
+
+CRITICAL_PATH = SectionKind("critical-path", "What would shorten the step?", _critical_path, _recorded)
 
 
 def _prediction(context: Context) -> Content:

@@ -72,6 +72,7 @@ ANSWERS = (
     ("communication", "TAU"),
     ("critical_path",),
     ("critical_path", "--by", "rank,step,direction,layer,operator,kernel"),
+    ("summary",),
     ("stragglers",),
     ("stragglers", "--by", "step"),
     ("efficiency", "--group-by", "batch,world_size,batch"),
