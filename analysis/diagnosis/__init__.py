@@ -24,20 +24,62 @@ from analysis.diagnosis.evidence import (
     widest,
 )
 from analysis.diagnosis.runs import advised, of_rows
-from analysis.display.metrics import called, records
+from analysis.display.metrics import Metric, called, records
+from analysis.display.terminal import Answer
 from analysis.frames.anatomy import anatomy as anatomy_frame
+from analysis.frames.measure import measure
 from analysis.frames.study import Source, Study
 from analysis.measures import anatomy, certainty, critical_path, stragglers
 from analysis.measures.points import findings, points_of
 from profiling.errors import UserError
 from profiling.findings import MOST_SHOWN, Finding, listed
 
+METRICS = (
+    Metric("code", "the finding: its code in the catalogue", text=True),
+    Metric(
+        "cause",
+        "computation, transfer, latency, data, host, copies, imbalance, straggler, idle, none or cannot_tell",
+        text=True,
+    ),
+    Metric(
+        "cost_pct",
+        "points of scaling efficiency; of step_waits percent of a step",
+        interval="in run",
+        ends=("cost_pct_low", "cost_pct_high"),
+    ),
+    Metric("cost_ms", "the same, per step"),
+    Metric("of", "GPUs or ranks, and nodes, that it is of", text=True),
+    Metric("configuration", "the values in which the configuration differs from the others", text=True),
+    Metric("rank", "of a straggler: the ranks", text=True),
+    Metric("node", "of a straggler: its host", text=True),
+    Metric("why", "of a straggler: loader, GPU (processor), node or host", text=True),
+    Metric("advice", "codes of what to try, the cheapest first", text=True),
+    Metric("gain_pct", "gain in images/s that was simulated or measured"),
+    Metric("text", "the finding in words", text=True),
+)
+COLUMNS = {"Columns (a row a finding):": METRICS}
 NO_DURATIONS = "kernel tables hold no step durations"
 _LEAST_SAVED_PCT = 5.0
 _MOST_JOBS = 3  # of unlike traces that are described
 # What a program could do without; kernels of the model are not among it.
 AVOIDABLE = (critical_path.COLLECTIVES, critical_path.WAITING, critical_path.COPIES, "data loading", "host",
              "launches", "synchronization", "gaps")  # fmt: skip
+
+
+@measure(COLUMNS)
+def summary(study: Study, short: bool = False) -> Answer:
+    """A row a finding, in their order, and a line for each.
+
+    Args:
+        short: the first ones, without what to try.
+
+    Raises:
+        UserError: nothing in the study can be told.
+    """
+    found = in_order(diagnosis(Evidence(study)))
+    if short:
+        found = [one for one in found if PLACES.get(one.code, ("",))[0] != HEADINGS[-1]][:MOST_SHOWN]
+    return Answer([as_row(one) for one in found], METRICS, parts=(), notes=as_lines(found), brief=True)
 
 
 def diagnosis(evidence: Evidence) -> list[Finding]:
@@ -242,11 +284,6 @@ def in_order(found: Iterable[Finding]) -> list[Finding]:
     """Findings by their headings."""
     order = {code: HEADINGS.index(heading) for code, (heading, _) in PLACES.items()}
     return sorted(found, key=lambda one: order.get(one.code, len(HEADINGS)))
-
-
-def short(found: Iterable[Finding]) -> list[Finding]:
-    """The first findings, without what to try."""
-    return [one for one in in_order(found) if PLACES.get(one.code, ("",))[0] != HEADINGS[-1]][:MOST_SHOWN]
 
 
 def as_lines(found: Iterable[Finding]) -> list[str]:

@@ -120,7 +120,7 @@ def emit(answer: Answer, study: Any, arguments: argparse.Namespace) -> int:
     Raises:
         UserError: the output file cannot be written.
     """
-    most = None if arguments.notes else MOST_SHOWN
+    most = None if arguments.notes else 0 if answer.brief else MOST_SHOWN
     if arguments.format == "table":
         answer = replace(answer, notable=None) if arguments.wide else answer
         text = as_terminal(answer, study.findings, arguments.output, most, arguments.wide, study.on_cpus)
@@ -129,7 +129,7 @@ def emit(answer: Answer, study: Any, arguments: argparse.Namespace) -> int:
         findings = [*answer.verdict, *study.findings]
         data = _data(answer.frame(arguments.all), arguments.format, findings if arguments.notes else None)
         write(data, arguments.output)
-        for line in [*answer.notes, *lines(findings, most)]:
+        for line in [*(() if answer.brief else answer.notes), *lines(findings, most)]:
             print(line, file=sys.stderr)
     return EXIT_FAILED if answer.regressed or study.missing else EXIT_DONE
 

@@ -63,6 +63,7 @@ class Answer:
         verdict: stands above the tables, as a line for each code.
         regressed: the command ends with the exit code of a regression.
         notes: lines below the tables, or on standard error beside data (explanations).
+        brief: findings on the results are counted alone, and notes are not beside data.
     """
 
     rows: "Rows | pd.DataFrame"
@@ -74,6 +75,7 @@ class Answer:
     verdict: Sequence[Finding] = ()
     notes: Sequence[str] = ()
     regressed: bool = False
+    brief: bool = False
 
     def frame(self, every: bool = True) -> "pd.DataFrame":
         """The data; ``every``: also details, and fields of runs in which no rows differ."""

@@ -48,8 +48,8 @@ def main() -> int:
     arguments = _parser().parse_args()
     # Pandas, and all that is drawn: not for the help.
     from analysis.measures.timeline import write_of
-    from analysis.report import figures, studies
-    from analysis.report.build import build
+    from analysis.report import figures
+    from analysis.report.build import build, build_studies, holds_studies
 
     if arguments.figures:
         figures.check_folder(arguments.figures, arguments.overwrite)
@@ -63,8 +63,8 @@ def main() -> int:
         return _compare(arguments)
     if arguments.across:
         raise UserError("--across names fields in which A and B may differ: give two folders of results")
-    if len(arguments.path) == 1 and studies.holds_studies(path):
-        _write(arguments, beside(path, _FILE), studies.page(path, arguments.peaks))
+    if len(arguments.path) == 1 and holds_studies(path):
+        _write(arguments, beside(path, _FILE), build_studies(path, arguments.peaks))
         if arguments.trace:
             raise UserError(f"{path} holds single-node studies: --trace needs a run with ranks")
         return EXIT_DONE

@@ -1,4 +1,4 @@
-"""A study as a page: the opening, its sections, and where it all comes from."""
+"""A study as a page: the opening, its sections, and where it all comes from; single-node studies likewise."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,6 +8,7 @@ from analysis.diagnosis import diagnosis
 from analysis.diagnosis.evidence import HEADINGS, PLACES
 from analysis.display.lines import levels
 from analysis.display.metrics import RANKS_PER_NODE, records
+from analysis.display.terminal import Answer
 from analysis.frames.study import Study
 from analysis.measures import expense
 from analysis.report import (
@@ -18,8 +19,11 @@ from analysis.report import (
     scaling,
     stragglers,
 )
-from analysis.report.base import Content, Context, SectionKind, in_a_line, portable
+from analysis.report.base import Content, Context, SectionKind, as_view, in_a_line, portable
 from analysis.report.render import Cell, Chapter, Filter, Heading, Line, Page, Row, Section, TableView
+from analysis.studies.answers import STUDIES, answer, timing
+from analysis.studies.result import Result, is_study
+from analysis.studies.result import load as load_studies
 from jobs.run_fields import as_text
 from jobs.store import Facts, Manifest
 from profiling.findings import Finding, lines, merged
@@ -38,6 +42,10 @@ MEASURED_RUNS = (
 MEASURED_TRACES = (
     "All figures are of steps that a profiler recorded, and recording slows the host. Intervals are within a "
     "recording. Warmup is detected. A multiply-add counts as 2 FLOPs; 1 GB is 1e9 bytes."
+)
+OF_STUDIES = (
+    "Medians with intervals over the repetitions within a run, after a warmup that is not counted. A "
+    "multiply-add counts as 2 FLOPs; 1 MiB is 2^20 bytes, 1 GB is 1e9 bytes."
 )
 
 
@@ -195,3 +203,49 @@ def facts_of(path: Path, manifests: Sequence[Facts]) -> list[tuple[str, str]]:
         add("started", min(manifest.started for manifest in manifests))
         add("ended", max(manifest.ended for manifest in manifests))
     return [(name, ", ".join(values)) for name, values in facts.items()]
+
+
+# --- single-node studies --------------------------------------------------------------------------------
+
+
+def holds_studies(path: Path) -> bool:
+    """Whether a folder is a study's result, or holds such folders."""
+    return path.is_dir() and (is_study(path) or any(is_study(folder) for folder in path.iterdir()))
+
+
+def build_studies(path: Path, own_peaks: Path | None = None) -> Page:
+    """The page of the studies in ``path``.
+
+    Raises:
+        UserError: one is damaged, or of a study that is not known.
+    """
+    results = load_studies(path)
+    answers = [answer(result, own_peaks) for result in results]
+    sections = [
+        _of_study(f"study-{number}", result, content)
+        for number, (result, content) in enumerate(zip(results, answers, strict=True), 1)
+    ]
+    manifests = [result.manifest for result in results]
+    devices = dict.fromkeys(device for manifest in manifests for device in manifest.devices)
+    started = min(manifest.started for manifest in manifests)[:16].replace("T", " ")
+    return Page(
+        title=f"Single-node studies: {path.resolve().name}",
+        subtitle=f"{', '.join(manifest.study for manifest in manifests)}; {', '.join(devices)}; "
+        f"started {started} UTC",
+        summary=[
+            Line(line, section.id)
+            for content, section in zip(answers, sections, strict=True)
+            for line in lines(content.verdict)
+        ],
+        sections=sections,
+        methods=OF_STUDIES,
+        provenance=facts_of(path, manifests),
+    )
+
+
+def _of_study(id: str, result: Result, content: Answer) -> Section:
+    """A study's section; its tables are the terminal's."""
+    views = [as_view(part, f"{id}-table-{number}") for number, part in enumerate(content.parts or ())]
+    notes = lines([*content.verdict, *result.findings])
+    heading = STUDIES[result.manifest.study].question
+    return Section(id, heading, timing(result.manifest), tables=views, notes=notes)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis.display.metrics import records
-from analysis.report import studies as pages
+from analysis.report import build as pages
 from analysis.report.render import render
 from analysis.studies import answers
 from analysis.studies.result import load
@@ -52,7 +52,7 @@ def test_the_command_and_the_report(tmp_path):
     assert told.code == 0 and [row["layer"] for row in told.json] == ["Linear(4, 2)"]
     assert "RAPL" in told.err
     layers(tmp_path / "studies" / "two")
-    page = pages.page(tmp_path / "studies")
+    page = pages.build_studies(tmp_path / "studies")
     assert [section.heading for section in page.sections] == [answers.STUDIES["layers"].question] * 2
     assert "RAPL" in render(page)
     several = run("analysis.studies.__main__", tmp_path / "studies")
