@@ -15,38 +15,27 @@ from analysis.diagnosis.evidence import (
     PARTS,
     PLACES,
     Evidence,
-    collectives,
     finest_ms,
-    foremost_path,
     in_words,
     predicted,
-    traced_jobs,
     widest,
 )
 from analysis.diagnosis.runs import advised, of_rows
-from analysis.display.metrics import Metric, called, records
+from analysis.display.metrics import IN_RUN, Metric, called, records
 from analysis.display.terminal import Answer
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.measure import measure
 from analysis.frames.study import Source, Study
-from analysis.measures import anatomy, certainty, critical_path, stragglers
+from analysis.measures import anatomy, certainty, communication, critical_path, stragglers, traced
 from analysis.measures.points import findings, points_of
 from profiling.errors import UserError
 from profiling.findings import MOST_SHOWN, Finding, listed
 
+CAUSES = ("computation", "transfer", "latency", "data", "host", "copies", "imbalance", "straggler", "idle")
 METRICS = (
     Metric("code", "the finding: its code in the catalogue", text=True),
-    Metric(
-        "cause",
-        "computation, transfer, latency, data, host, copies, imbalance, straggler, idle, none or cannot_tell",
-        text=True,
-    ),
-    Metric(
-        "cost_pct",
-        "points of scaling efficiency; of step_waits percent of a step",
-        interval="in run",
-        ends=("cost_pct_low", "cost_pct_high"),
-    ),
+    Metric("cause", f"{', '.join(CAUSES)}, none or cannot_tell", text=True),
+    Metric("cost_pct", "points of scaling efficiency; of step_waits percent of a step", interval=IN_RUN),
     Metric("cost_ms", "the same, per step"),
     Metric("of", "GPUs or ranks, and nodes, that it is of", text=True),
     Metric("configuration", "the values in which the configuration differs from the others", text=True),
@@ -99,10 +88,7 @@ def _of_runs(evidence: Evidence) -> list[Finding]:
         list(findings(points_of(evidence.study, None))),
         evidence.parts_ms,
     )
-    return [
-        *found,
-        *(_link(evidence, found) if "transfer" in [one.data.get("cause") for one in found] else []),
-    ]
+    return [*found, *_link(evidence, found)]
 
 
 def _incomplete(study: Study) -> list[Finding]:
@@ -116,15 +102,17 @@ def _incomplete(study: Study) -> list[Finding]:
 
 def _link(evidence: Evidence, found: Sequence[Finding]) -> list[Finding]:
     """What a GPU's link carried in allreduces, beside what it could before the runs."""
-    ranks = next(one.data["ranks"] for one in found if one.data.get("cause") == "transfer")
-    rows = evidence.frame_if_any(collectives)
+    of_transfer = [one.data["ranks"] for one in found if one.data.get("cause") == "transfer"]
+    rows = (
+        evidence.frame_if_any(communication.communication, evidence.study) if of_transfer else pd.DataFrame()
+    )
     if "busbw_gb_per_s" not in rows:
         return []
-    rows = rows[(rows["group_size"] == ranks) & (rows["collective"] == "allreduce")]
+    rows = rows[rows["group_size"].isin(of_transfer[:1]) & (rows["collective"] == "allreduce")]
     rows = rows.dropna(subset=["busbw_gb_per_s", "mbyte_per_step"])
     return [
         Finding("link", data={
-            "gbit_per_s": 8 * row["busbw_gb_per_s"], "ranks": ranks,
+            "gbit_per_s": 8 * row["busbw_gb_per_s"], "ranks": row["group_size"],
             "before": "unknown" if (pct := row["busbw_of_measured_pct"]) is None
             else f"{8 * row['busbw_gb_per_s'] / pct * 100:.3g} Gbit/s",
         })
@@ -137,7 +125,7 @@ def _link(evidence: Evidence, found: Sequence[Finding]) -> list[Finding]:
 
 def compared(evidence: Evidence) -> pd.DataFrame:
     """The jobs of one program on several numbers of ranks, the fewest first."""
-    jobs = evidence.once(traced_jobs)
+    jobs = evidence.once(traced.jobs, evidence.study)
     return jobs[jobs["compared"]]
 
 
@@ -146,19 +134,19 @@ def _of_traces(evidence: Evidence) -> list[Finding]:
     jobs = _described(evidence)
     means = anatomy.means(anatomy_frame(evidence.study, jobs))
     steps = {row["run"]: row for row in records(means)}
-    limits = {source.id: _limits(source, steps.get(source.id)) for source in jobs}
-    partial = any(one.code == "profiles_missing" for of in limits.values() for one in of)
+    limits = [one for source in jobs for one in _limits(source, steps.get(source.id))]
+    partial = any(one.code == "profiles_missing" for one in limits)
     late = evidence.once(widest)
     verdicts = stragglers.verdict(late.rows) if late and late.lateness else []
     return [
-        *(one for of in limits.values() for one in of),
+        *limits,
         *_traced_efficiency(evidence),
         *(one for source in jobs if source.id in steps for one in _traced_step(source, steps[source.id])),
         # Of some ranks it is not known whether they transferred or waited for the others.
         *([] if partial else [one for source in jobs for one in _longest_collective(evidence, source)]),
         *([] if partial else [one for one in verdicts if one.code == "straggler"]),
         *([] if partial else _saving(evidence)),
-        *_record_more(limits.values()),
+        *_record_more(limits),
     ]
 
 
@@ -188,15 +176,12 @@ def _limits(source: Source, step: Mapping[str, Any] | None) -> list[Finding]:
     return [one.of(data={**one.data, "cause": "cannot_tell"}) for one in found]
 
 
-def _record_more(limits: Iterable[Sequence[Finding]]) -> list[Finding]:
-    codes = {one.code for of in limits for one in of}
-    advice = [
-        *(["record_all_ranks"] if "profiles_missing" in codes else []),
-        *(["record_steps"] if "one_step" in codes else []),
-    ]
-    words = [advised(code, ours=False) for code in advice]
-    data = {"against": "what is not recorded", "advice": advice, "words": words}
-    return [Finding("advice", data=data)] if advice else []
+def _record_more(limits: Sequence[Finding]) -> list[Finding]:
+    codes = [one.code for one in limits]
+    wanted = {"profiles_missing": "record_all_ranks", "one_step": "record_steps"}
+    return advised(
+        "what is not recorded", [advice for code, advice in wanted.items() if code in codes], False
+    )
 
 
 def _traced_efficiency(evidence: Evidence) -> list[Finding]:
@@ -223,7 +208,7 @@ def _traced_step(source: Source, row: Mapping[str, Any]) -> list[Finding]:
 
 def _longest_collective(evidence: Evidence, source: Source) -> list[Finding]:
     """The collective that costs a step most."""
-    rows = evidence.frame_if_any(collectives)
+    rows = evidence.frame_if_any(communication.communication, evidence.study)
     if rows.empty:
         return []
     most = rows[rows["run"] == source.id].dropna(subset="exposed_ms").nlargest(1, "exposed_ms")
@@ -243,7 +228,7 @@ def _saving(evidence: Evidence) -> list[Finding]:
     if not any(source.tables("kernels") for source in evidence.traces):
         return []
     try:
-        paths, parts = evidence.once(foremost_path)
+        paths, parts = evidence.once(critical_path.foremost, evidence.study)
     except UserError:
         return []
     rows = parts[parts["part"].isin(AVOIDABLE)]

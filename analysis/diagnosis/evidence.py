@@ -13,7 +13,7 @@ from analysis.display.terminal import Answer
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.divide import EVERY, finest
 from analysis.frames.study import Study
-from analysis.measures import anatomy, certainty, communication, critical_path, scaled, stragglers, traced
+from analysis.measures import anatomy, certainty, scaled, stragglers
 from analysis.measures.loss import other_steps
 from analysis.measures.points import point_names
 from analysis.prediction import predict
@@ -70,11 +70,11 @@ class Evidence:
         self.series = [name for name in self.lines if name not in ("nodes", "gpus_per_node", "world_size")]
         self._results: dict[Callable[..., Any], Any] = {}
 
-    def once(self, compute: Callable[..., T]) -> T:
-        """What ``compute`` gives for this evidence, or raises; computed when it is first asked for."""
+    def once(self, compute: Callable[..., T], study: Study | None = None) -> T:
+        """What ``compute`` gives for this evidence (or its study), or raises; computed when first asked."""
         if compute not in self._results:
             try:
-                self._results[compute] = compute(self)
+                self._results[compute] = compute(study or self)
             except UserError as error:
                 self._results[compute] = error
         result = self._results[compute]
@@ -83,10 +83,10 @@ class Evidence:
         answer: T = result
         return answer
 
-    def frame_if_any(self, compute: Callable[..., Answer]) -> pd.DataFrame:
+    def frame_if_any(self, compute: Callable[..., Answer], study: Study | None = None) -> pd.DataFrame:
         """The rows of an answer; no row where it cannot be given."""
         try:
-            return pd.DataFrame(self.once(compute).rows)
+            return pd.DataFrame(self.once(compute, study).rows)
         except UserError:
             return pd.DataFrame()
 
@@ -124,21 +124,6 @@ def predicted(evidence: Evidence) -> Answer:
     if certainty.shared_cores(evidence.study):
         raise UserError(str(Finding("cores_shared")))
     return predict.answer(predict.of_study(evidence.study, what_ifs=DEFAULT_WHAT_IFS))
-
-
-def collectives(evidence: Evidence) -> Answer:
-    """The answer of analysis.communication."""
-    return communication.communication(evidence.study)
-
-
-def foremost_path(evidence: Evidence) -> tuple[critical_path.RunPaths, pd.DataFrame]:
-    """The critical path of the foremost run, and its parts (:func:`critical_path.foremost`)."""
-    return critical_path.foremost(evidence.study)
-
-
-def traced_jobs(evidence: Evidence) -> pd.DataFrame:
-    """The rows of :func:`traced.jobs`."""
-    return traced.jobs(evidence.study)
 
 
 # --- labels and figures of rows ---------------------------------------------------------------------------

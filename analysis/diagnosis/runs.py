@@ -15,19 +15,20 @@ import pandas as pd
 from analysis.diagnosis.evidence import PARTS, WORDS, ends, in_words, number, on, shares_of
 from analysis.display.metrics import Rows, records
 from analysis.frames.divide import EVERY, finest
+from analysis.frames.steps import STAGES
 from analysis.measures import certainty
 from analysis.measures.certainty import LEAST_PCT, LIMITING_SHARE, least_pct, lost_pct
 from analysis.measures.lateness import BY_COLLECTIVES, CHANCE, STRAGGLER, TOO_FEW
-from analysis.measures.loss import UNATTRIBUTED_SHARE, other_steps
-from analysis.measures.points import NO_SAMPLES, bases_of, point_names
+from analysis.measures.loss import BY_STAGES, UNATTRIBUTED_SHARE, other_steps
+from analysis.measures.loss import LATE_RANKS as LATE
+from analysis.measures.points import NO_SAMPLES, point_names
 from analysis.measures.scaled import above_ideal
 from analysis.measures.stragglers import is_late
 from analysis.prediction.configurations import CONFIGURATION
 from jobs.run_fields import own_names
 from profiling.findings import Finding
 
-LATE_RANKS, REST = "late ranks", "rest"  # causes that are no part of a step
-STAGES = ("load", "forward", "backward", "update", "other")
+LATE_RANKS = "late ranks"  # the cause that is no part of a step
 # Options that leave the training job what it is.
 OPTIONS = ("workers", "loader", "grad", "compute", "backend", "threads", "channels_last", "compile",
            "graph", "cudnn_benchmark", "hw_decoder_load", "bucket_mb", "network", "data_format")  # fmt: skip
@@ -38,7 +39,6 @@ _MOST_GAINS = 3
 _SHARE_OF_BANDWIDTH = 0.25  # of what transfer costs, that links of twice the bandwidth take off
 # Why parts of a loss, or scaling, are not known.
 STEPS_DISAGREE = "profiled and unprofiled steps disagree"
-IN_LONG_STEPS = "most of it is in steps that take longer than the median"
 NO_BASELINE = "no baseline among the results"
 _LATE, _ADVICE = WORDS["late"], WORDS["advice"]
 _PRICES = ("free", "software", "hardware")  # the cheapest first
@@ -73,7 +73,7 @@ def of_rows(
     if not of_scaled:
         causes = [*_if_any(waits), *_if_any(late_ranks(late))]
         return [*_fastest(rows), *step, *causes, *_advice(judged, rows, gained, causes)]
-    causes = _causes(rows, judged, here, gained)
+    causes = _causes(judged, here, gained)
     lost = max((one.data["cost_pct"] for one in causes if one.code == "cause_of_loss"), default=0.0)
     if waits and waits.data["cost_pct"] > lost:
         causes.append(waits)
@@ -81,7 +81,7 @@ def of_rows(
         causes += _if_any(here or late_ranks(late))
     disagree = disagreement(what_ifs)
     return [
-        *(one for one in of_points if one.code in ("devices_differ", "threads_differ")),
+        *(one for one in of_points if one.code in ("devices_differ", "threads_differ", "few_long_steps")),
         *step,
         *certainty.uncertain(of_scaled),
         _efficiency(best),
@@ -93,6 +93,12 @@ def of_rows(
         *disagree,
         *_advice(judged, rows, [] if disagree else gained, causes),
     ]
+
+
+def _finding(code: str, row: Mapping[str, Any], **data: Any) -> Finding:
+    """A finding on a row."""
+    data = {"on": on(row), "ranks": row["world_size"], **data}
+    return Finding(code, configuration=row["called"], data=data)
 
 
 def _if_any(finding: Finding | None) -> list[Finding]:
@@ -113,33 +119,23 @@ def _step(row: Mapping[str, Any], parts_ms: Mapping[str, float]) -> tuple[list[F
     if not (step_ms > 0 and sum(divided.values()) > 0):  # NaN: one is not known
         return [], None
     shares = shares_of(divided)
-    data = {
-        "step_ns": 1e6 * step_ms, "ranks": row["world_size"], "on": on(row), "parts_pct": shares,
-        "shares": in_words(shares),
-    }  # fmt: skip
-    step = Finding("step_takes", configuration=row["called"], data=data)
+    step = _finding("step_takes", row, step_ns=1e6 * step_ms, parts_pct=shares, shares=in_words(shares))
     part, share = max(
         ((name, share) for name, share in shares.items() if name in WORDS["avoidable"]),
         key=lambda one: one[1], default=("", 0.0),
     )  # fmt: skip
     if share < WAITING_SHARE_PCT:
         return [step], None
-    costs = {
-        "kind": part, "cause": PARTS[part]["cause"], "name": PARTS[part]["name"], "cost_pct": share,
-        "cost_ms": share / 100 * step_ms, "cost_ns": share * 1e4 * step_ms, "on": on(row),
-        "ranks": row["world_size"],
-    }  # fmt: skip
-    return [step], Finding("step_waits", configuration=row["called"], data=costs)
+    costs = {"cost_pct": share, "cost_ms": share / 100 * step_ms, "cost_ns": share * 1e4 * step_ms}
+    names = {"kind": part, "cause": PARTS[part]["cause"], "name": PARTS[part]["name"]}
+    return [step], _finding("step_waits", row, **names, **costs)
 
 
 def _efficiency(row: Mapping[str, Any]) -> Finding:
     shown = certainty.without_unusable_intervals(row)
-    data = {
-        "ranks": row["world_size"], "on": on(row), "pct": row["scaling_efficiency_pct"],
-        "ends": ends(shown, "scaling_efficiency_pct"), "base": on(row, int(row["base_world_size"])),
-        "base_images_per_s": row["base_images_per_s"], "scaling": row["scaling"],
-    }  # fmt: skip
-    return Finding("scaling_efficiency", configuration=row["called"], data=data)
+    pct, base = row["scaling_efficiency_pct"], on(row, int(row["base_world_size"]))
+    interval = ends(shown, "scaling_efficiency_pct")
+    return _finding("scaling_efficiency", row, pct=pct, ends=interval, base=base, scaling=row["scaling"])
 
 
 def _fastest(rows: Rows) -> list[Finding]:
@@ -151,8 +147,8 @@ def _fastest(rows: Rows) -> list[Finding]:
     if known:
         best = max(known, key=lambda row: row["images_per_s"])
         shown = certainty.without_unusable_intervals(best)
-        data = {"images_per_s": best["images_per_s"], "ends": ends(shown, "images_per_s"), "on": on(best)}
-        found.append(Finding("fastest", configuration=best["called"], data=data))
+        rate = {"images_per_s": best["images_per_s"], "ends": ends(shown, "images_per_s")}
+        found.append(_finding("fastest", best, **rate))
     return found
 
 
@@ -212,26 +208,52 @@ def _suspected(frame: pd.DataFrame) -> list[Finding]:
     return [Finding("straggler_suspected", data=data)] if len(unsure) else []
 
 
+def divided(row: Mapping[str, Any]) -> dict[str, float]:
+    """The loss by part and by the cause of waits, percentage points; by stage where parts explain it ill.
+
+    Empty: neither is known.
+    """
+    rest = number(row, "loss_unattributed_pct")
+    explained = abs(rest) <= UNATTRIBUTED_SHARE * lost_pct(row) and not other_steps(row)
+    names, waits = (EVERY, "exposed_wait") if explained else (BY_STAGES, LATE)
+    costs = {name: number(row, f"loss_{name}_pct") for name in names}
+    costs = finest(costs) if explained else costs
+    # Of stages, waits are known by cause where no collectives were recorded.
+    causes = {name: number(row, f"loss_{name}_pct") for name in WORDS["waits"]}
+    if waits in costs and (explained or row.get("loss_note")) and not math.isnan(sum(causes.values())):
+        costs |= {**causes, waits: costs[waits] - sum(causes.values())}
+    return {} if math.isnan(sum(costs.values())) else costs
+
+
 def of_loss(costs: Mapping[str, float], late: Finding | None, ranks: int) -> dict[str, float]:
     """What costs scaling in percentage points, the largest first: :data:`LATE_RANKS`, and parts of a step.
 
-    What late ranks cost is taken off the parts: the others wait for them, their own step holds it.
+    What late ranks cost is taken off: the others wait for them, their own step holds it. Other waits count
+    with what made the last rank late.
 
     Args:
-        costs: of parts, or of stages.
+        costs: of :func:`divided`.
     """
     costs = dict(costs)
+    by_stages = LATE in costs
     if late:
-        share_pct, own = late.data["cost_pct"], len(late.data["stragglers"]) / ranks
-        waits = next(one for one in ("exposed_wait", "exposed_communication", "backward") if one in costs)
+        own_pct = late.data["cost_pct"] * len(late.data["stragglers"]) / ranks
+        waited_pct, of_late = late.data["cost_pct"] - own_pct, _LATE.get(late.data["why"], {})
+        waits = [one for one in ("exposed_wait", "exposed_communication", LATE) if one in costs]
+        if (of_cause := of_late.get("wait")) in costs:
+            taken = min(waited_pct, max(costs[of_cause], 0.0))
+            costs[of_cause] -= taken
+            waited_pct -= taken
+        costs[waits[0]] -= waited_pct
         # Of a node all ranks are late alike, by what is longest on them.
-        longest = max((name for name in costs if name != waits), key=lambda name: costs[name])
-        of_late = _LATE.get(late.data["why"], {})
-        part = of_late.get("stage" if waits == "backward" else "part", longest)
-        part = part if part in costs else "idle" if "idle" in costs else longest
-        costs[waits] -= share_pct * (1 - own)
-        costs[part] -= share_pct * own
-        costs = {LATE_RANKS: share_pct, **costs}
+        others = {name: cost for name, cost in costs.items() if name not in (*waits, *WORDS["waits"])}
+        longest = max(others, key=lambda name: others[name])
+        part = of_late.get("stage" if by_stages else "part", longest)
+        costs[part if part in costs else "idle" if "idle" in costs else longest] -= own_pct
+        costs[LATE_RANKS] = late.data["cost_pct"]
+    for wait, parts in WORDS["waits"].items():
+        if wait in costs:
+            costs[next(part for part in parts if part in costs)] += costs.pop(wait)
     return dict(sorted(costs.items(), key=lambda cost: -cost[1]))
 
 
@@ -245,7 +267,7 @@ def ends_of(row: Mapping[str, Any], kind: str, cost_pct: float) -> list[float]:
     return [low + moved, high + moved] if math.isfinite(low + high + moved) else []
 
 
-def _causes(rows: Rows, row: dict[str, Any], late: Finding | None, gained: Rows) -> list[Finding]:
+def _causes(row: dict[str, Any], late: Finding | None, gained: Rows) -> list[Finding]:
     """What is lost, and what costs it, the largest first; each percentage point has one cause.
 
     Args:
@@ -253,26 +275,17 @@ def _causes(rows: Rows, row: dict[str, Any], late: Finding | None, gained: Rows)
     """
     unsure = certainty.is_unsure(row)
     if not unsure and lost_pct(row) < least_pct(row):
-        data = {
-            "cost_pct": max(0.0, lost_pct(row)),
-            "least_pct": least_pct(row),
-            "on": on(row),
-            "cause": "none",
-        }
-        return [] if above_ideal(row) else [Finding("loss_small", configuration=row["called"], data=data)]
-    base, rest = _base_of(rows, row), number(row, "loss_unattributed_pct")
-    if base is None or math.isnan(rest):
-        costs = _of_stages(base, row)
-        if not costs:
-            reason = IN_LONG_STEPS if base else NO_BASELINE
-            return [] if unsure else [_unexplained(row, reason)]
-    elif other_steps(row) or abs(rest) > UNATTRIBUTED_SHARE * lost_pct(row):
+        lost = max(0.0, lost_pct(row))
+        small = _finding("loss_small", row, cause="none", cost_pct=lost, least_pct=least_pct(row))
+        return [] if above_ideal(row) else [small]
+    costs = of_loss(divided(row), late, row["world_size"]) if divided(row) else {}
+    if not costs:
         # Half of the loss is enough to call the late rank the cause.
         known = late and late.data["cost_pct"] >= UNATTRIBUTED_SHARE * lost_pct(row)
-        return [] if known or unsure else [_unexplained(row, STEPS_DISAGREE)]
-    else:
-        costs = finest({name: number(row, f"loss_{name}_pct") for name in EVERY})
-    costs = of_loss(costs, late, row["world_size"])
+        disagree = not math.isnan(number(row, "loss_unattributed_pct"))
+        reason = STEPS_DISAGREE if disagree else row.get("loss_note") or NO_BASELINE
+        data = {"cause": "cannot_tell", "cost_pct": lost_pct(row), "reason": reason}
+        return [] if known or unsure else [_finding("loss_unexplained", row, **data)]
 
     def found(kind: str, code: str = "cause_of_loss") -> Finding:
         if kind == LATE_RANKS and late:
@@ -301,10 +314,10 @@ def _lost(row: Mapping[str, Any], costs: Mapping[str, float]) -> Finding:
     rest = lost_pct(row) - sum(costs.values())
     data = {
         "cause": "none", "cost_pct": lost_pct(row), "cost_ms": lost_pct(row) / 100 * number(row, "step_ms"),
-        "on": on(row), "lost": lost_pct(row) / 100 * of, "of": of, "unit": unit, "ranks": row["world_size"],
+        "lost": lost_pct(row) / 100 * of, "of": of, "unit": unit,
         "parts_pct": {**costs, "unattributed": rest},
     }  # fmt: skip
-    return Finding("loss", configuration=row["called"], data=data)
+    return _finding("loss", row, **data)
 
 
 def _cause(
@@ -318,37 +331,9 @@ def _cause(
         "kind": kind, "limit": limit, "cause": "latency" if limit == "latency" else part["cause"],
         "name": name, "cost_pct": cost_pct, "ends": interval,
         "high_pct": interval[1] if interval else cost_pct, "cost_ms": cost_pct / 100 * number(row, "step_ms"),
-        "lost_pct": lost_pct(row), "ranks": row["world_size"], "on": on(row),
+        "lost_pct": lost_pct(row),
     }  # fmt: skip
-    return Finding(code, configuration=row["called"], data=data)
-
-
-def _unexplained(row: Mapping[str, Any], reason: str) -> Finding:
-    data = {"cause": "cannot_tell", "cost_pct": lost_pct(row), "on": on(row), "reason": reason}
-    return Finding("loss_unexplained", configuration=row["called"], data=data)
-
-
-def _of_stages(base: Mapping[str, Any] | None, row: Mapping[str, Any]) -> dict[str, float]:
-    """The loss by stage, without profiled runs of both; empty: medians of steps show little of it."""
-    if base is None:
-        return {}
-    share = base["world_size"] / row["world_size"] if row.get("scaling") == "strong" else 1.0
-    step_ms = number(row, "step_ms")
-    grown_ms = step_ms - share * number(base, "step_ms")
-    if not grown_ms >= LIMITING_SHARE * lost_pct(row) / 100 * step_ms:
-        return {}
-    grown = {name: number(row, f"{name}_ms") - share * number(base, f"{name}_ms") for name in STAGES}
-    costs = {name: 100 * ms / step_ms for name, ms in grown.items() if not math.isnan(ms)}
-    return {**costs, REST: lost_pct(row) - sum(costs.values())} if "backward" in costs else {}
-
-
-def _base_of(rows: Rows, row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The row of the baseline; None: it is not among them."""
-    names = point_names(*rows)
-    every = [{name: one.get(name) for name in names} for one in rows]
-    place = every.index({name: row.get(name) for name in names})
-    base = rows[bases_of(every, row.get("scaling", "weak"))[place]]
-    return base if base["world_size"] == row["base_world_size"] else None
+    return _finding(code, row, **data)
 
 
 # --- what to try ------------------------------------------------------------------------------------------
@@ -444,11 +429,8 @@ def _advice(row: Mapping[str, Any], rows: Rows, gained: Rows, causes: Sequence[F
                 settable += [] if one.get("only") else [code]
         others = {code: one for code, one in known.items() if one.get("what_if") not in simulated}
         words = [code for code, one in others.items() if not one.get("only")]
-        first = not plain and (of_late or not settable)
-        if words and first and cause.code != "cause_uncertain":
-            data = {"against": cause.data.get("name", f"late {cause.data.get('why')}"), "advice": words,
-                    "words": [advised(code, ours) for code in words]}  # fmt: skip
-            plain.append(Finding("advice", data=data))
+        if not plain and (of_late or not settable) and cause.code != "cause_uncertain":
+            plain = advised(cause.data.get("name", f"late {cause.data.get('why')}"), words, ours)
     order = sorted(found.values(), key=lambda one: (_PRICES.index(one.data["price"]), -one.data["gain_pct"]))
     return [*order[:_MOST_GAINS], *plain]
 
@@ -457,9 +439,14 @@ def _is_done(advice: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
     return any(row.get(name) in values for name, values in advice.get("done", {}).items())
 
 
-def advised(code: str, ours: bool) -> str:
-    advice = _ADVICE[code]
-    return str(advice.get("ours", advice["words"]) if ours else advice["words"])
+def advised(against: str, codes: Sequence[str], ours: bool) -> list[Finding]:
+    """What may help, in words for our own trainer's runs or others; none without codes."""
+    data = {"against": against, "advice": codes, "words": [_words(code, ours) for code in codes]}
+    return [Finding("advice", data=data)] if codes else []
+
+
+def _words(code: str, ours: bool) -> str:
+    return str(_ADVICE[code].get("ours" if ours else "words", _ADVICE[code]["words"]))
 
 
 def _simulated(row: Mapping[str, Any], code: str, gain: Mapping[str, Any], ours: bool) -> Finding:
@@ -467,7 +454,7 @@ def _simulated(row: Mapping[str, Any], code: str, gain: Mapping[str, Any], ours:
     data = {
         **{name: gain.get(name) for name in names}, "ranks": gain["world_size"],
         "on": on(row, gain["world_size"]), "range": ends(gain, "images_per_s"), "advice": [code],
-        "price": _ADVICE[code]["cost"], "words": advised(code, ours),
+        "price": _ADVICE[code]["cost"], "words": _words(code, ours),
     }  # fmt: skip
     return Finding("gain_simulated", data=data)
 
@@ -486,9 +473,8 @@ def _measured_gain(row: Mapping[str, Any], rows: Rows) -> list[Finding]:
     if not faster:
         return []
     gain, best, option = max(faster, key=lambda one: one[0])
-    data = {"option": option, "value": str(best[option]), "instead_of": str(row[option]),
-            "gain_pct": 100 * gain, "ranks": row["world_size"], "on": on(row)}  # fmt: skip
-    return [Finding("gain_measured", configuration=row["called"], data=data)]
+    values = {"value": str(best[option]), "instead_of": str(row[option])}
+    return [_finding("gain_measured", row, option=option, **values, gain_pct=100 * gain)]
 
 
 def only_difference(row: Mapping[str, Any], other: Mapping[str, Any]) -> str:

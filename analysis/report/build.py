@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from analysis.diagnosis import diagnosis
-from analysis.diagnosis.evidence import HEADINGS, PLACES
+from analysis.diagnosis import diagnosis, in_order
+from analysis.diagnosis.evidence import PLACES
 from analysis.display.lines import levels
 from analysis.display.metrics import RANKS_PER_NODE, records
 from analysis.display.terminal import Answer
@@ -93,11 +93,8 @@ def build(study: Study) -> Page:
         if (section := kind.section(context, chapter))
     ]
     there = {"findings", *(one.id for one in sections if not one.unavailable)}
-    placed = [(*PLACES.get(one.code, ("", "")), str(one)) for one in diagnosis(context)]
-    summary = [
-        Line(text, place if place in there else "", heading)
-        for heading, place, text in sorted(placed, key=lambda one: [*HEADINGS, ""].index(one[0]))
-    ]
+    placed = [(str(one), *PLACES.get(one.code, ("", ""))) for one in in_order(diagnosis(context))]
+    summary = [Line(text, place if place in there else "", heading) for text, heading, place in placed]
     return Page(
         title=_title(study),
         subtitle=_subtitle(study),

@@ -9,7 +9,7 @@ from analysis.display import plots
 from analysis.display.lines import Axes
 from analysis.display.metrics import Rows, columns, filled, records
 from analysis.display.plots import CONCEPTS
-from analysis.display.terminal import Answer, Part
+from analysis.display.terminal import Part
 from analysis.measures import communication
 from analysis.measures import tau as messages
 from analysis.measures.activities import SHARES, activities_of, fields_of, shares_of
@@ -56,7 +56,9 @@ def _applies(context: Context) -> bool:
 def _communication(context: Context) -> Content:
     """Collectives of runs of several ranks, and MPI of TAU's tables."""
     has_tau, halves = messages.has_tau(context.study), []
-    if _several_ranks(context) and (len(context.frame_if_any(_answer)) or not has_tau):
+    if _several_ranks(context) and (
+        len(context.frame_if_any(communication.communication, context.study)) or not has_tau
+    ):
         halves.append(_collectives(context))
     if has_tau:
         halves.append(_mpi(context))
@@ -65,7 +67,7 @@ def _communication(context: Context) -> Content:
 
 
 def _collectives(context: Context) -> Content:
-    answer = context.once(_answer)
+    answer = context.once(communication.communication, context.study)
     bars = by_configuration(together(pd.DataFrame(answer.rows)), _PARTS, context.factors)
     charts = [bar_chart(context, "exposed", bars, HIDDEN, "Overlapped and exposed")]
     complete = bars.dropna(subset=[f"{name}_ms" for name in WAITED])
@@ -80,10 +82,6 @@ def together(rows: pd.DataFrame) -> pd.DataFrame:
     parts = rows.reindex(columns=_PARTS).astype(float)
     sums = parts.groupby(rows["run"]).sum().where(parts.notna().groupby(rows["run"]).all())
     return rows.drop(columns=_PARTS, errors="ignore").drop_duplicates("run").merge(sums, on="run")
-
-
-def _answer(context: Context) -> Answer:
-    return communication.communication(context.study)
 
 
 def _mpi(context: Context) -> Content:

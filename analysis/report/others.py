@@ -6,7 +6,6 @@ from typing import Any
 import pandas as pd
 
 from analysis.diagnosis import compared
-from analysis.diagnosis.evidence import traced_jobs
 from analysis.display import plots
 from analysis.display.lines import EFFICIENCY
 from analysis.display.metrics import JOB, Metric, columns, records
@@ -79,7 +78,7 @@ def _scaling(context: Context) -> Content:
     several = scales["world_size"].duplicated().any()
     bars = named(scales, ["world_size", *(["run"] if several else [])], [])
     chart = Chart("traced-scaling", plots.parts(bars, plots.PART_COLOURS, "Parts of a step"))
-    parts = enumerate(traced.tables(context.once(traced_jobs)))
+    parts = enumerate(traced.tables(context.once(traced.jobs, context.study)))
     return Content("", [chart], {f"traced-scaling-{number}": part for number, part in parts})
 
 

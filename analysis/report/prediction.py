@@ -6,13 +6,14 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.diagnosis.evidence import foremost_path, predicted
+from analysis.diagnosis.evidence import predicted
 from analysis.diagnosis.runs import same, was_measured
 from analysis.display import plots
 from analysis.display.metrics import records
 from analysis.display.plots import DARK_GREY, WHITE
 from analysis.frames.study import RECORDING
 from analysis.measures.critical_path import answer as of_paths
+from analysis.measures.critical_path import foremost
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.predict import CURVE
 from analysis.prediction.simulation import SIMULATION
@@ -30,7 +31,7 @@ def _recorded(context: Context) -> bool:
 
 
 def _critical_path(context: Context) -> Content:
-    paths, rows = context.once(foremost_path)
+    paths, rows = context.once(foremost, context.study)
     source = paths.source
     of_run = facts(source.fields, context.factors)
     not_saved = (rows["path_ms"] - rows["saved_ms"]).clip(lower=0)

@@ -5,6 +5,7 @@ import pytest
 
 from analysis.diagnosis import runs as diagnosis
 from analysis.diagnosis.runs import ends_of, late_ranks, limit_of_transfer, of_loss
+from analysis.measures.loss import BY_STAGES
 from profiling.findings import Finding
 from tests.analysis.scaled_rows import (
     BASE,
@@ -25,6 +26,12 @@ PARTS = ("compute", "exposed_communication", "exposed_loader", "exposed_copies",
 
 def of_rows(own: list, late: list = (), predicted: list = ()) -> list[Finding]:
     return diagnosis.of_rows(*map(pd.DataFrame, (own, late, predicted)))
+
+
+def in_stages(**lost_pct: float) -> dict:
+    """Columns of a loss that stages alone tell."""
+    known = dict.fromkeys(BY_STAGES, 0.0) | lost_pct
+    return {f"loss_{name}_pct": pct for name, pct in known.items()} | {"loss_note": "no profiled run"}
 
 
 def by_code(found: list[Finding], code: str) -> list[Finding]:
@@ -71,8 +78,10 @@ def test_parts_of_other_steps_tell_no_cause_though_they_sum_to_the_loss(ratio, t
 
 
 def test_without_profiled_runs_the_wait_for_data_is_known():
-    found = of_rows([BASE, point(4, 160.0, load_ms=60.0, backward_ms=60.0)])
-    assert causes(found) == [("load", pytest.approx(100 * 55 / 160))]
+    found = of_rows([BASE, point(4, 160.0, **in_stages(load=34.4, backward=2.1, late_ranks=1.0))])
+    assert causes(found) == [("load", 34.4)]
+    (whole,) = by_code(found, "loss")
+    assert sum(whole.data["parts_pct"].values()) == pytest.approx(LOST_PCT)
 
 
 def test_a_step_that_waits_for_data_is_said_to_though_it_scales():
@@ -90,9 +99,8 @@ def test_strong_scaling_is_judged_by_the_share_of_a_step():
     stages = {"load_ms": 16.0, "forward_ms": 7.5, "backward_ms": 14.0, "update_ms": 2.5}
     row = point(4, 40.0, **stages, scaling_efficiency_pct=62.5, batch=8, **strong)
     row |= {"scaling_efficiency_pct_low": 62.0, "scaling_efficiency_pct_high": 63.0}
-    assert causes(of_rows([BASE | strong | {"batch": 32}, row])) == [
-        ("load", pytest.approx(100 * (16 - 5 / 4) / 40)),
-    ]  # fmt: skip
+    by_stages = in_stages(load=36.9, backward=0.6)
+    assert causes(of_rows([BASE | strong | {"batch": 32}, row | by_stages])) == [("load", 36.9)]
     of_parts = row | lost(37.5, compute=30.0)
     (cause,) = by_code(of_rows([BASE | strong | {"batch": 32}, of_parts]), "cause_of_loss")
     assert "fewer images" in cause.data["name"]
