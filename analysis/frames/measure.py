@@ -20,7 +20,7 @@ from analysis.frames.study import Study
 from profiling.arguments import with_values
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Measure:
     """A function of a study and the flags of its command, with the columns of its answers."""
 
