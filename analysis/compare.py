@@ -9,8 +9,9 @@ For converted traces (one job on each side): one row per step duration, part, co
 One row per configuration and quantity.
 
 The rows of each kind are tested together. The kinds step and combined decide the exit code: 1 if a row of
-theirs is slower by more than --threshold. Without a real difference, this happens in at most 5 % of
-comparisons. "Too few runs" is not an error: however large such a slowdown is, the exit code stays 0.
+theirs is slower by more than --threshold, with all of its interval. Without a real difference, this happens
+in at most 5 % of comparisons. "Too few runs" is not an error: however large such a slowdown is, the exit code
+stays 0.
 
 A verdict on one configuration takes 4 runs of it per side, 5 if 2 to 6 configurations are compared, 6 if 7
 to 23 are; one on several configurations together takes 3 of each. "No difference shown" ("no difference" in

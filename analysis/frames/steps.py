@@ -125,6 +125,7 @@ def warmup_of_traces(rank_ns: np.ndarray, attributed: np.ndarray) -> int:
 _RECORDED = ("load", "forward", "backward", "update")
 STAGES = (*_RECORDED, "other")  # other: the rest of a step, a program's own code; they add up to the step
 _DRIFT = 0.2  # of the level, from the first third of a run to the last
+_WARMING = 0.1  # longer than its end: what gets faster by less has warmed up
 _FEWEST_TO_DRIFT = 12
 _LONGER = 1.01  # than a batch its stages cannot be, but by rounding
 _READ = ["batch_index", "start_ns", "load_ns", "forward_ns", "backward_ns", "update_ns", "end_ns", "images",
@@ -279,6 +280,11 @@ def all_series(study: Study) -> dict[str, Series]:
     ]
     if unsettled:
         study.note("no_steady_state", n=len(unsettled), of=len(by_id), runs=unsettled)
+    longer = {name: warming_pct(one.steady_ns) for name, one in by_id.items() if name not in unsettled}
+    warming = {name: pct for name, pct in longer.items() if pct is not None}
+    if warming:
+        most = max(warming.values())
+        study.note("still_warming", n=len(warming), of=len(by_id), runs=list(warming), longer_pct=most)
     return by_id
 
 
@@ -299,8 +305,8 @@ def steps(study: Study) -> pd.DataFrame:
 
     Returns:
         A row a run, rank and step. Columns: ``run, rank, step, duration_ns, load_ns, forward_ns, backward_ns,
-        update_ns``, and of the job's step ``images`` (of all ranks; NaN: not known), ``recorded`` by a
-        profiler, ``counted`` (of these, not warmup) and ``steady`` (:attr:`Series.steady`).
+        update_ns, other_ns``, and of the job's step ``images`` (of all ranks; NaN: not known), ``recorded``
+        by a profiler, ``counted`` (of these, not warmup) and ``steady`` (:attr:`Series.steady`).
     """
     kept: dict[str, pd.DataFrame] = study.kept("frames")
     if "steps" not in kept:
@@ -355,8 +361,24 @@ def drift(steady_ns: np.ndarray) -> float | None:
     """
     if len(steady_ns) < _FEWEST_TO_DRIFT:
         return None
-    third = len(steady_ns) // 3
-    first, last = (np.percentile(part, [25, 50, 75]) for part in (steady_ns[:third], steady_ns[-third:]))
-    apart = first[0] > last[2] or last[0] > first[2]
-    change = float(last[1] / first[1])
-    return change if apart and abs(change - 1) > _DRIFT else None
+    (low, first, high), _, (lowest, last, highest) = _quartiles_of_thirds(steady_ns)
+    apart = low > highest or lowest > high
+    return float(last / first) if apart and abs(last / first - 1) > _DRIFT else None
+
+
+def warming_pct(steady_ns: np.ndarray) -> float | None:
+    """By how much the first third of a series is longer than the last, %, if steps get shorter to its end.
+
+    By medians, each below the lower quartile of the third before it; None: they do not, or by little.
+    """
+    if len(steady_ns) < _FEWEST_TO_DRIFT:
+        return None
+    (low, first, _), (lower, middle, _), (_, last, _) = _quartiles_of_thirds(steady_ns)
+    falls = middle < low and last < lower and first / last - 1 > _WARMING
+    return 100 * float(first / last - 1) if falls else None
+
+
+def _quartiles_of_thirds(values: np.ndarray) -> list[np.ndarray]:
+    third = len(values) // 3
+    parts = values[:third], values[third:-third], values[-third:]
+    return [np.percentile(part, [25, 50, 75]) for part in parts]

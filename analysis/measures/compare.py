@@ -174,9 +174,18 @@ def compared(a: Study, b: Study, across: Sequence[str] = (), threshold: float = 
 
 
 def regressed(rows: pd.DataFrame, threshold_pct: float = 0.0) -> pd.DataFrame:
-    """The rows that decide the exit code: steps that are slower by more than is accepted."""
+    """The rows that decide the exit code: steps that are slower by more than is accepted.
+
+    So is all of the interval, where there is a threshold: half of the estimates of an effect of just that
+    are above it.
+    """
     slower = rows["kind"].isin(_DECIDING) & (rows["verdict"] == SLOWER)
-    return rows[slower & (rows[_effect(rows)] > threshold_pct)]
+    effect_pct = rows[_effect(rows)]
+    if threshold_pct:
+        paired = "effect_pct" in rows
+        low = rows["effect_pct_low"] if paired else 100 * (rows["b_ms_low"] / rows["a_ms_high"] - 1)
+        effect_pct = low.fillna(effect_pct)
+    return rows[slower & (effect_pct > threshold_pct)]
 
 
 def verdicts(rows: pd.DataFrame, same: bool, threshold_pct: float = 0.0) -> list[Finding]:

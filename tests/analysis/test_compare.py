@@ -47,6 +47,9 @@ def test_a_result_against_itself_is_the_same(before):
     [
         (103.0, (), 1, "slower", "worse"),
         (103.0, ("--threshold", "5"), 0, "slower", "slower within --threshold"),
+        (103.0, ("--threshold", "1"), 1, "slower", "worse"),
+        # The effect that was measured is above 2.8, the end of its interval is not.
+        (103.0, ("--threshold", "2.8"), 0, "slower", "slower within --threshold"),
         (90.0, (), 0, "faster", "better"),
         (100.0, (), 0, "no difference", "no difference shown"),
     ],

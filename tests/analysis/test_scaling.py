@@ -411,6 +411,9 @@ def test_a_run_that_never_settles_or_drifts_is_said(tmp_path: Path) -> None:
     for command in ("batches", "scaled"):
         drift = found(f"analysis.{command}", tmp_path / "drifts")["no_steady_state"]
         assert (drift["n"], drift["of"], drift["runs"]) == (1, 2, [path.parent.name])
+    change_steps(path, lambda took: np.linspace(125, 100, len(took)) * MS)
+    warming = found("analysis.scaled", tmp_path / "drifts")["still_warming"]
+    assert (warming["n"], warming["of"]) == (1, 2) and warming["longer_pct"] == pytest.approx(16, abs=1)
 
 
 def test_different_devices_are_said(tmp_path: Path) -> None:
