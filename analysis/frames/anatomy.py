@@ -6,10 +6,9 @@ read here; what follows from a trace reads nothing.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -41,8 +40,6 @@ from profiling import schemas, tables
 from profiling.attribution.messages import ONE_OF_SEVERAL, kind_of
 from profiling.workers import in_threads
 
-Reduced = TypeVar("Reduced")
-
 _STAGES = ("load_ns", "forward_ns", "backward_ns", "update_ns")
 # What the process group of a collective is told by.
 GROUP = ("collective", "process_group", "group_ranks", "group_size")
@@ -50,57 +47,6 @@ KERNEL_COLUMNS = (
     "batch_index", "start_ns", "duration_ns", "class", "direction", "device", "launch_ns", "bytes",
     "short_name", *GROUP,
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class RankTables:
-    """The tables of one rank as arrays by column, times in ns on the rank's own clock.
-
-    Attributes:
-        batches: ``schemas.TIMES_OF_BATCHES`` of the attributed batches that lack no time.
-        kernels: :data:`KERNEL_COLUMNS` of the kernels that have a start and a duration; texts are None, bytes
-            and group sizes NaN, and other numbers -1, where they are not recorded. Names are of collectives
-            alone (None elsewhere): those of all kernels would take as long as all the rest.
-        untimed_batches: attributed batches that lack a time, which ``batches`` leaves out.
-        untimed_kernels: launches without a duration, or with one below 0, which ``kernels`` leaves out.
-        staged: whether the stages of all batches are known; of those that are not all time is after the last.
-    """
-
-    rank: int
-    batches: dict[str, np.ndarray]
-    kernels: dict[str, np.ndarray]
-    untimed_batches: int
-    untimed_kernels: int
-    staged: bool = True
-
-
-def each_rank(source: Source, reduce: Callable[[RankTables], Reduced]) -> Iterator[Reduced]:
-    """What ``reduce`` makes of the tables of each rank that has kernels, in order.
-
-    Some ranks at a time, one a core: Arrow and NumPy let other threads go on.
-    """
-    return in_threads(lambda path: reduce(_read_rank(source, path.parent)), source.tables("kernels"))
-
-
-def _read_rank(source: Source, directory: Path) -> RankTables:
-    with reading(source):
-        batches = tables.read(directory, "batches", schemas.TIMES_OF_BATCHES)
-        kernels = tables.read(directory, "kernels", list(KERNEL_COLUMNS))
-    attributed = batches.filter(batches["attributed"])  # null is not attributed
-    whole = attributed.filter(timed(attributed))
-    placed, untimed = in_time(kernels)
-    return RankTables(
-        tables.rank_of(directory),
-        # Of a batch without stages all is after its last.
-        {
-            name: (whole[name].fill_null(0) if name in _STAGES else whole[name]).to_numpy()
-            for name in schemas.TIMES_OF_BATCHES
-        },
-        arrays_of(placed),
-        len(attributed) - len(whole),
-        untimed,
-        staged=not any(whole[name].null_count for name in _STAGES),
-    )
 
 
 def timed(batches: pa.Table) -> pa.ChunkedArray:
@@ -120,7 +66,11 @@ def in_time(kernels: pa.Table) -> tuple[pa.Table, int]:
 
 
 def arrays_of(kernels: pa.Table) -> dict[str, np.ndarray]:
-    """:data:`KERNEL_COLUMNS` of a kernels table, as :class:`RankTables` has them."""
+    """:data:`KERNEL_COLUMNS` of a kernels table as arrays.
+
+    Texts are None, bytes and group sizes NaN, and other numbers -1, where they are not recorded. Names are of
+    collectives alone (None elsewhere): those of all kernels would take as long as all the rest.
+    """
     numbers = ("start_ns", "duration_ns", "bytes", "group_size")
     found = {name: column_of(kernels, name) for name in (*numbers, "class", "direction")}
     talks = found["class"] == "communication"
@@ -264,7 +214,7 @@ class RankTrace:
     unknown_launches: int
     untimed_batches: int
     untimed_kernels: int
-    staged: bool = True
+    staged: bool
 
 
 @dataclass(frozen=True)
@@ -283,8 +233,8 @@ class RunTrace:
     ranks: tuple[RankTrace, ...]
     matched: Matched | None
     unmatched: tuple[tuple[str, str], ...]
-    counted: Counted | None = None
-    caused_ns: np.ndarray | None = None
+    counted: Counted | None
+    caused_ns: np.ndarray | None
 
     def note_unmatched(self, study: Study) -> None:
         for kinds, reason in self.unmatched:
@@ -310,11 +260,6 @@ class RunTrace:
         return [one for one in self.ranks if len(one.batch_index)]
 
 
-# Of each rank that has some, what is known of each stage of its recorded batches, as columns: ``rank`` (one
-# number), ``batch_index, stage, wall_ns``, and ``<part>_ns`` of divide.EVERY; five rows a batch.
-Anatomy = list[dict[str, Any]]
-
-
 # --- reading ------------------------------------------------------------------------------------------
 
 
@@ -333,7 +278,11 @@ def trace_of(study: Study, source: Source) -> RunTrace:
     """A run's trace; a study reads it once."""
     kept: dict[str, RunTrace] = study.kept("traces")
     if source.id not in kept:
-        kept[source.id] = _read(source, counted_steps(study, source))
+        counted = counted_steps(study, source)
+        # Some ranks at a time, one a core: Arrow and NumPy let other threads go on.
+        steps = counted.steps if counted else None
+        read = in_threads(lambda path: _read_rank(source, path.parent, steps), source.tables("kernels"))
+        kept[source.id] = _joined(source, list(read), counted)
         ranks = kept[source.id].ranks
         if untimed := sum(one.untimed_batches for one in ranks):
             study.note("rows_left_out", source, n=untimed, what="steps without times")
@@ -343,40 +292,45 @@ def trace_of(study: Study, source: Source) -> RunTrace:
     return kept[source.id]
 
 
-def _read(source: Source, counted: Counted | None) -> RunTrace:
-    ranks = list(each_rank(source, lambda tables: reduced(tables, counted.steps if counted else None)))
-    return replace(_joined(source, ranks), counted=counted)
-
-
-# --- reducing -----------------------------------------------------------------------------------------
-
-
-def reduced(tables: RankTables, steps: range | None = None) -> tuple[RankTrace, Intervals, Account]:
+def _read_rank(source: Source, directory: Path, steps: range | None) -> tuple[RankTrace, Intervals, Account]:
     """The trace of a rank from its tables, when its communication was exposed, and what it did until when.
 
     Args:
         steps: the batches that count; None: all.
     """
-    batches, kernels = tables.batches, tables.kernels
+    with reading(source):
+        table = tables.read(directory, "batches", schemas.TIMES_OF_BATCHES)
+        launches = tables.read(directory, "kernels", list(KERNEL_COLUMNS))
+    attributed = table.filter(table["attributed"])  # null is not attributed
+    whole = attributed.filter(timed(attributed))
+    # Of a batch without stages all is after its last.
+    batches = {
+        name: (whole[name].fill_null(0) if name in _STAGES else whole[name]).to_numpy()
+        for name in schemas.TIMES_OF_BATCHES
+    }
+    placed, untimed = in_time(launches)
+    kernels = arrays_of(placed)
     start, end = kernels["start_ns"], kernels["start_ns"] + kernels["duration_ns"]
     busy = covered((batches["start_ns"], batches["end_ns"]), union(start, end)) > 0
     mine = {name: column[busy] for name, column in batches.items()}
     edges = edges_of(mine)
     activities = activities_of(kernels, (edges[:, 0], edges[:, 1]))
     among = in_steps(mine["batch_index"], steps)
-    whole = mine["start_ns"][among], mine["end_ns"][among]
+    windows = mine["start_ns"][among], mine["end_ns"][among]
     begun = (kernels["device"] >= 0) & (start >= edges.min(initial=_LAST)) & (start < edges.max(initial=0))
     trace = RankTrace(
         attributed=len(busy) if len(start) else 0,
-        calls=calls_of(tables.rank, kernels, batches["batch_index"], whole, activities, steps),
+        calls=calls_of(
+            tables.rank_of(directory), kernels, batches["batch_index"], windows, activities, steps
+        ),
         batch_index=mine["batch_index"],
         edges_ns=edges,
         parts_ns=split(windows_of(edges), activities, len(STAGES)),
         activities=int(begun.sum()),
         unknown_launches=int((begun & ~launch_known(kernels)).sum()),
-        untimed_batches=tables.untimed_batches,
-        untimed_kernels=tables.untimed_kernels,
-        staged=tables.staged,
+        untimed_batches=len(attributed) - len(whole),
+        untimed_kernels=untimed,
+        staged=not any(whole[name].null_count for name in _STAGES),
     )
     calls = rows_of_calls(kernels, batches["batch_index"])
     return trace, activities.exposed, account_of(kernels, calls, activities, batches)
@@ -385,7 +339,9 @@ def reduced(tables: RankTables, steps: range | None = None) -> tuple[RankTrace, 
 _LAST = np.iinfo(np.int64).max
 
 
-def _joined(source: Source, ranks: Sequence[tuple[RankTrace, Intervals, Account]]) -> RunTrace:
+def _joined(
+    source: Source, ranks: Sequence[tuple[RankTrace, Intervals, Account]], counted: Counted | None
+) -> RunTrace:
     """The ranks of a run; what their exposed communication is made of, where that is known."""
     calls = [one.calls for one, _, _ in ranks]
     if not any(len(one.kind) for one in calls):
@@ -405,7 +361,7 @@ def _joined(source: Source, ranks: Sequence[tuple[RankTrace, Intervals, Account]
             replace(one, parts_ns=one.parts_ns | _communication(one, of_rank, moved, waited))
             for one, of_rank, moved, waited in zip(whole, exposed, transfers, causes, strict=True)
         ]
-    return RunTrace(source, tuple(whole), matched, tuple(left), caused_ns=caused)
+    return RunTrace(source, tuple(whole), matched, tuple(left), counted, caused)
 
 
 def _communication(
@@ -444,25 +400,24 @@ _COMMUNICATION = ("exposed_communication_ns", "overlapped_communication_ns")
 _UNKNOWN_SHARE = 0.01
 
 
-def anatomy_of(trace: RunTrace, with_warmup: bool = False) -> Anatomy:
-    """The anatomy of a run, of the same batches as its duration; ``with_warmup``: of all attributed ones."""
+def anatomy_of(trace: RunTrace, with_warmup: bool = False) -> pd.DataFrame:
+    """:func:`anatomy` of a run, with the columns that are known of it."""
     steps = None if trace.counted is None or with_warmup else trace.counted.steps
-    ranks: Anatomy = []
-    for one in trace.recorded:
-        columns = {
+    ranks = [
+        pd.DataFrame({
+            "rank": one.calls.rank,
             "step": np.repeat(one.batch_index, len(STAGES)),
             "stage": np.tile(np.array(STAGES), len(one.batch_index)),
             "wall_ns": np.diff(one.edges_ns).ravel(),
             **{f"{name}_ns": value for name, value in one.parts_ns.items()},
-        }
-        among = in_steps(columns["step"], steps)
-        if steps is None or among.any():
-            of_rank = {name: value[among] for name, value in columns.items()}
-            ranks.append({"rank": one.calls.rank, **of_rank})
-    if trace.source.ranks > 1 and not any(one[name].any() for one in ranks for name in _COMMUNICATION):
+        })[in_steps(np.repeat(one.batch_index, len(STAGES)), steps)]
+        for one in trace.recorded
+    ]  # fmt: skip
+    frame = pd.concat([one for one in ranks if len(one)] or [pd.DataFrame()], ignore_index=True)
+    if trace.source.ranks > 1 and len(frame) and not frame[list(_COMMUNICATION)].any(axis=None):
         # Not 0 ms: the profiler did not see them, and what they took counts as idle.
-        return [{name: of for name, of in one.items() if name not in _COMMUNICATION} for one in ranks]
-    return ranks
+        return frame.drop(columns=list(_COMMUNICATION))
+    return frame
 
 
 def anatomy(study: Study, sources: Iterable[Source], with_warmup: bool = False) -> pd.DataFrame:
@@ -475,11 +430,8 @@ def anatomy(study: Study, sources: Iterable[Source], with_warmup: bool = False) 
         A row a run, rank, step and stage. Columns: ``run, rank, step, stage, wall_ns`` and ``<part>_ns`` of
         :data:`~analysis.frames.divide.EVERY` and :data:`~analysis.frames.behind.WAITS`; NaN: not known.
     """
-    frames = [
-        pd.DataFrame(columns).assign(run=trace.source.id)
-        for trace in traces_of(study, sources)
-        for columns in anatomy_of(trace, with_warmup)
-    ]
+    found = [(trace.source.id, anatomy_of(trace, with_warmup)) for trace in traces_of(study, sources)]
+    frames = [frame.assign(run=run) for run, frame in found if len(frame)]
     names = ["run", "rank", "step", "stage", "wall_ns", *(f"{name}_ns" for name in (*EVERY, *WAITS))]
     if not frames:
         return pd.DataFrame(columns=names)

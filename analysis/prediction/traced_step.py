@@ -102,8 +102,7 @@ def traced(study: Study, point: Point) -> Traced | str:
     if step is None:
         return "stages of no duration"
     exposed = math.nan
-    if ranks := anatomy_of(trace):
-        parts = pd.concat(map(pd.DataFrame, ranks))
+    if len(parts := anatomy_of(trace)):
         wall, loading = parts["wall_ns"].sum(), parts.loc[parts["stage"] == "load", "wall_ns"].sum()
         # A host that waits for data keeps no device waiting that still has kernels to run.
         waits = parts["loader_wait_ns"].sum()
