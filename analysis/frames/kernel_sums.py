@@ -11,7 +11,6 @@ matched in its order, if it is equally many. What remains has no FLOPs and bytes
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -422,38 +421,20 @@ def _classes_of_tables(study: Study, tables: Sequence[Source]) -> pd.DataFrame:
     return names.assign(steps=names["run"].map(backward)).rename(columns={"launched_ns": "counted_ns"})
 
 
-@dataclass(frozen=True)
-class Costs:
-    """Of the attributed steps of a run, the mean of a rank (of DataParallel's one rank: of a GPU).
-
-    Attributes:
-        batches: how many steps, over all ranks.
-        kernel_ns: time of the model's kernels, launch by launch.
-        counted_ns: that of launches with FLOPs.
-        flops, bytes: of the model's kernels; 0: not known.
-        loader_ns, communication_ns, copy_ns: the other classes.
-    """
-
-    batches: int
-    kernel_ns: float
-    counted_ns: float
-    flops: float
-    bytes: float
-    loader_ns: float
-    communication_ns: float = 0.0
-    copy_ns: float = 0.0
-
-
-COSTS = tuple(one.name for one in fields(Costs) if one.name != "batches")
+COSTS = (
+    "kernel_ns", "counted_ns", "flops", "bytes", "loader_ns", "communication_ns", "copy_ns",
+)  # fmt: skip
 
 
 def costs(study: Study, sources: Sequence[Source]) -> pd.DataFrame:
-    """Costs of a step (:class:`Costs`), a row a source that has kernels of the model in attributed steps.
+    """Costs of an attributed step, of each source that has kernels of the model in these: means of a rank.
 
-    A finding names runs under PyTorch's profiler without FLOPs.
+    Of DataParallel's one rank they are those of a GPU. Runs of PyTorch's profiler without FLOPs are noted.
 
     Returns:
-        Columns: ``run, batches``, :data:`COSTS`.
+        By run: ``batches``: how many steps, over all ranks; ``kernel_ns``: the model's kernels, launch by
+        launch; ``counted_ns``: of launches with FLOPs; ``flops, bytes`` (0: not known); ``loader_ns,
+        communication_ns, copy_ns``: the other classes.
     """
     tables = [source for source in sources if source.kind == "pyprof"]
     others = kernel_sums(study, [one for one in sources if one not in tables], ("class", "direction"))
@@ -476,4 +457,4 @@ def costs(study: Study, sources: Sequence[Source]) -> pd.DataFrame:
     for source in sources:
         if source.id in without and source.fields["profile"] == "torch":
             study.note("not_recorded", source, what="FLOPs of kernels")
-    return figures[figures["kernel_ns"] > 0].reset_index()
+    return figures[figures["kernel_ns"] > 0]

@@ -1,8 +1,6 @@
 """Summary of GPU activities from tables of kernels or printed summaries, and their shares."""
 
-import csv
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,20 +34,10 @@ METRICS = (
     Metric("mean_us", "mean duration of a call"),
     Metric("min_us", "shortest call", priority=0),
     Metric("max_us", "longest call", priority=0),
-    Metric(
-        "class",
-        "gemm, convolution, communication, memcpy, ... (profiling/cost/classify.py)",
-        text=True,
-        table=False,
-    ),
-    Metric(
-        "name",
-        "full kernel name; [CUDA memcpy HtoD] etc. for copies",
-        show=lambda name: name if len(name) <= 60 else f"{name[:57]}...",
-        text=True,
-        priority=2,
-    ),
-)
+    Metric("class", "gemm, convolution, communication, memcpy, ...", text=True, table=False),
+    Metric("name", "full kernel name; [CUDA memcpy HtoD] etc. for copies", text=True, priority=2,
+           show=lambda name: name if len(name) <= 60 else f"{name[:57]}..."),
+)  # fmt: skip
 SHARES = (
     FIELDS["world_size"],
     Metric("batch", "per-GPU batch size (without GPUs: per-rank)", key=True),
@@ -63,15 +51,12 @@ SHARES = (
 )
 COLUMNS = {
     "Columns of the summary, as nvprof prints them (run if there are several; rank and step if requested):": (
-        RUN,
-        *LEVELS.values(),
-        *METRICS,
+        RUN, *LEVELS.values(), *METRICS,
     ),
     "Columns of the shares, one row per number of GPUs, batch size and backend:": SHARES,
-}
+}  # fmt: skip
 _PRINTED = {"gpus", "batch", "time_pct", "time_s", "calls", "kernel"}
 _COPIES = ("memcpy", "memset")
-_FIGURES = names_of(METRICS)
 
 
 # --- from tables --------------------------------------------------------------------------------------
@@ -113,14 +98,11 @@ def of_kernels(kernels: pa.Table | Sequence[Path], by: Sequence[str] = ()) -> pd
 def of_summary(intervals: pa.Table, atomics: pa.Table | None) -> pd.DataFrame:
     """The activities of a summary that a tool printed: rows on a device's thread, and calls of the API."""
     rows = intervals.select(["thread", "function", "calls", "inclusive_ns"]).to_pandas()
-    rows = (
-        rows.rename(columns={"function": "name"})
-        .astype({"name": object})
-        .fillna({"calls": 0, "inclusive_ns": 0})
-    )
+    rows = rows.rename(columns={"function": "name"}).fillna({"calls": 0, "inclusive_ns": 0})
+    rows["name"] = rows["name"].astype(object)
     spread = atomics if atomics is not None else tables.as_table("atomics", {})
-    took = spread.select(["thread", "event", "min", "max"]).to_pandas().astype({"event": str})
-    took["name"] = took.pop("event").str.removeprefix(f"{DURATION} : ")
+    took = spread.select(["thread", "event", "min", "max"]).to_pandas()
+    took["name"] = took.pop("event").astype(str).str.removeprefix(f"{DURATION} : ")
     rows = rows.merge(took.drop_duplicates(["thread", "name"], keep="last"), "left", on=["thread", "name"])
     # Where a log lost the line that heads them, calls of the API look as if they ran on the device.
     on_device = (rows["thread"] == ON_DEVICE) & ~rows["name"].map(lambda name: bool(_CALL.fullmatch(name)))
@@ -139,19 +121,17 @@ def _finished(rows: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     """Rows of one name joined, with their share of the time of their type, largest first."""
     keys = [*by, "type", "name"]  # two ways to copy may have one name
     of_name = rows.groupby(keys, dropna=False, sort=False)
-    joined = of_name[["calls", "time_s"]].sum()
-    joined["class"] = of_name["class"].first()
-    joined["min_us"], joined["max_us"] = (
-        of_name["min_us"].min(skipna=False),
-        of_name["max_us"].max(skipna=False),
-    )
+    joined = of_name[["calls", "time_s"]].sum().assign(
+        min_us=of_name["min_us"].min(skipna=False), max_us=of_name["max_us"].max(skipna=False),
+        **{"class": of_name["class"].first()},
+    )  # fmt: skip
     joined["mean_us"] = joined["time_s"] / joined["calls"].where(joined["calls"] > 0) * 1e6
     whole = joined.groupby(keys[:-1], dropna=False)["time_s"].transform("sum")
     joined["time_pct"] = 100 * joined["time_s"] / whole.where(whole > 0)
     frame = joined.reset_index()
-    frame["order"], frame["last"] = frame["type"].map(_TYPES.index), -frame["time_s"]
+    frame = frame.assign(order=frame["type"].map(_TYPES.index), last=-frame["time_s"])
     frame = frame.sort_values([*by, "order", "last", "name"], na_position="first", kind="stable")
-    return frame[[*by, *_FIGURES]].reset_index(drop=True)
+    return frame[[*by, *names_of(METRICS)]].reset_index(drop=True)
 
 
 # --- shares -------------------------------------------------------------------------------------------
@@ -179,12 +159,9 @@ def shares_of(activities: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     groups = known.join(times).groupby(_POINT, dropna=False, sort=False)
     sums = groups[list(_SHARES)].sum()
     time_s = sums.sum(axis=1)
+    differ = pd.array([_differ(one[list(runs)]) for _, one in groups], object)
     shares = 100 * sums.div(time_s.where(time_s > 0), axis=0)
-    shares = shares.assign(
-        runs=groups.size(),
-        time_s=time_s,
-        runs_differ=pd.array([_differ(one[list(runs)]) for _, one in groups], object),
-    )
+    shares = shares.assign(runs=groups.size(), time_s=time_s, runs_differ=differ)
     return in_order(shares.reset_index()[names_of(SHARES)], _POINT)
 
 
@@ -199,28 +176,23 @@ def printed_shares(path: Path) -> pd.DataFrame | None:
     Raises:
         UserError: a row of it is damaged.
     """
-    with path.open(encoding="utf-8", errors="replace", newline="") as file:
-        reader = csv.DictReader(file)
-        if not set(reader.fieldnames or ()) >= _PRINTED:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        if not {*file.readline(1000).strip().split(",")} >= _PRINTED:
             return None
-        groups: dict[tuple[int, int], list[dict[str, str]]] = defaultdict(list)
-        for row in reader:
-            try:
-                groups[int(row["gpus"]), int(row["batch"])].append(row)
-                float(row["time_pct"]), float(row["time_s"])
-            except (TypeError, ValueError):
-                raise UserError(f"{path} is damaged at line {reader.line_num}: numbers expected") from None
-    rows = []
-    for (gpus, batch), members in sorted(groups.items()):
-        share = dict.fromkeys(_SHARES, 0.0)
-        for row in members:
-            share[_SHARE_OF.get(classify(row["kernel"]), _COMPUTE)] += float(row["time_pct"])
-        share[_COMPUTE] = 100 - share[_COMMUNICATION] - share[_COPIED]  # with the rows that were cut off
-        # Time over its share is the time of all; the longest row says it with the most digits.
-        longest = max(members, key=lambda row: float(row["time_pct"]))
-        time_s = float(longest["time_s"]) / float(longest["time_pct"]) * 100
-        rows.append({"world_size": gpus, "batch": batch, "runs": 1, "time_s": time_s, **share})
-    return pd.DataFrame(rows, columns=names_of(SHARES))
+    keys = ["gpus", "batch"]
+    try:
+        types = {**dict.fromkeys(keys, int), "time_pct": float, "time_s": float, "kernel": str}
+        table = pd.read_csv(path, usecols=list(_PRINTED), encoding_errors="replace").astype(types)
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+    share = table["kernel"].map(classify).map(_SHARE_OF).fillna(_COMPUTE)
+    shares = table["time_pct"].groupby([table["gpus"], table["batch"], share]).sum().unstack()
+    shares = shares.reindex(columns=list(_SHARES)).fillna(0.0)
+    shares[_COMPUTE] = 100 - shares[_COMMUNICATION] - shares[_COPIED]  # with the rows that were cut off
+    # Time over its share is the time of all; the longest row says it with the most digits.
+    longest = table.loc[table.groupby(keys)["time_pct"].idxmax()].set_index(keys)
+    shares = shares.assign(runs=1, time_s=longest["time_s"] / longest["time_pct"] * 100)
+    return shares.rename_axis(["world_size", "batch"]).reset_index().reindex(columns=names_of(SHARES))
 
 
 # --- the measure --------------------------------------------------------------------------------------
@@ -278,12 +250,7 @@ def of_path(study: Study, by: Sequence[str] = ()) -> pd.DataFrame:
 
 
 @measure(COLUMNS)
-def activities(
-    study: Study,
-    by: Sequence[str] = (),
-    shares: bool = False,
-    top: int | None = None,
-) -> Answer:
+def activities(study: Study, by: Sequence[str] = (), shares: bool = False, top: int | None = None) -> Answer:
     """The activities of each run, or of a file, as nvprof prints them; or their shares.
 
     Args:

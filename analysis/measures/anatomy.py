@@ -17,7 +17,7 @@ from analysis.display.metrics import (
     picked,
     records,
     telling,
-)
+)  # fmt: skip
 from analysis.display.numbers import digits
 from analysis.display.terminal import Answer, Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
@@ -31,11 +31,8 @@ STEPS_OF_RANKS = "steps averaged, each counted once for every rank that recorded
 LEVELS = {
     "rank": RANK,
     "step": STEP,
-    "stage": Metric(
-        "stage", "load, forward, backward, update or end",
-        text=True, key=True,
-    ),
-}  # fmt: skip
+    "stage": Metric("stage", "load, forward, backward, update or end", text=True, key=True),
+}
 # A name of divide.EVERY -> header and meaning.
 _PARTS = {
     "compute": ("compute", "time in which kernels of the model run (on a CPU: operators)"),
@@ -69,11 +66,9 @@ METRICS = (
     ),
 )
 COLUMNS = {
-    "Columns: run, the fields of the run, repetition, the fields of --by, then the parts of a step:": (
-        *LEVELS.values(),
-        *METRICS,
-    )
-}
+    "Columns: run, the fields of the run, repetition, the fields of --by, then the parts of a step:":
+    (*LEVELS.values(), *METRICS),
+}  # fmt: skip
 _SUM = "The parts sum to the wall time; overlapped times are not among them."
 
 
@@ -134,27 +129,20 @@ def tables(frame: pd.DataFrame, by: Sequence[str] = (), of: str = A_STEP) -> lis
     beside = columns(METRICS, *(f"{name}_ms" for name in BESIDE))
     within = [name for names in WITHIN.values() for name in names]
     return [
-        Part(
-            f"Anatomy of {of}, ms",
-            rows,
-            [*keys, *whole, *_shares(PARTS), *beside],
-            _SUM,
-        ),
-        Part("Components, ms", rows, [*keys, *_shares(within)]),
+        Part(f"Anatomy of {of}, ms", rows, [*keys, *whole, *map(_with_share, PARTS), *beside], _SUM),
+        Part("Components, ms", rows, [*keys, *map(_with_share, within)]),
     ]
 
 
-def _shares(names: Sequence[str]) -> list[Metric]:
-    """Columns of parts, each beside its share of the wall time: ``12.34 (10 %)``."""
+def _with_share(name: str) -> Metric:
+    """The column of a part, beside it its share of the wall time: ``12.34 (10 %)``."""
+    (metric,) = picked(METRICS, f"{name}_ms")
 
-    def of(metric: Metric) -> Metric:
-        def printed(row: Mapping[str, Any]) -> str:
-            took, wall = row.get(metric.name), row["wall_ms"]
-            if not wall or took is None or math.isnan(took):
-                return "-"
-            shown = f"{took:.2f}" if wall >= 1 else digits(took, 3)
-            return f"{shown} ({100 * took / wall:.0f} %)"
+    def printed(row: Mapping[str, Any]) -> str:
+        took, wall = row.get(metric.name), row["wall_ms"]
+        if not wall or took is None or math.isnan(took):
+            return "-"
+        shown = f"{took:.2f}" if wall >= 1 else digits(took, 3)
+        return f"{shown} ({100 * took / wall:.0f} %)"
 
-        return replace(metric, cell=printed)
-
-    return [of(metric) for metric in picked(METRICS, *(f"{name}_ms" for name in names))]
+    return replace(metric, cell=printed)

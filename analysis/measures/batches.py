@@ -23,12 +23,8 @@ METRICS = (
     Metric("steps", "number of steps of the run, with warmup", table=False),
     Metric("warmup_dropped", "warmup steps at the start, left out of the columns after it", "warmup"),
     Metric("steady_steps", "steps of which step_ms is the median", table=False),
-    Metric(
-        "step_ms",
-        "median step of the job (its slowest rank), unprofiled ones if any, without warmup",
-        "step\nmedian",
-        IN_RUN,
-    ),
+    Metric("step_ms", "median steady step of the job (its slowest rank), unprofiled if any", "step\nmedian",
+           IN_RUN),
     Metric("p95_ms", "95th percentile, without warmup (empty below 20 steps)", "p95"),
     Metric("p99_ms", "99th percentile (empty below 100 steps)", "p99", table=False),
     Metric("max_ms", "longest step", "max"),
@@ -39,7 +35,7 @@ METRICS = (
     ),
     Metric("attributed_ms", "median of the profiled steps, without warmup", table=False),
     Metric("startup_s", "start of the process to first step, slowest rank", table=False),
-)
+)  # fmt: skip
 TAU_METRICS = (Metric("tau_step_ms", "published estimate of the step duration", "TAU\nestimate"),)
 COLUMNS = {
     "Columns: run, the fields of the run, repetition, then": METRICS,
@@ -56,7 +52,8 @@ def batches(study: Study) -> Answer:
         UserError: no steps are known.
     """
     frame = study.with_fields(figures(steps(study)))
-    published = _tau_rows(study)
+    of_tau = tau.step_durations(study)
+    published = of_tau[list(ID_FIELDS)].assign(run="tau", tau_step_ms=1e3 * of_tau["published_s"])
     if frame.empty and published.empty:
         unmarked = any(not source.without_times for source in study.of_kind("trace"))
         how = ": no markers separate them (profiling.convert --batch-marker REGEX)" if unmarked else ""
@@ -77,12 +74,9 @@ def batches(study: Study) -> Answer:
 
 def figures(of_ranks: pd.DataFrame) -> pd.DataFrame:
     """The figures of runs, a row each, from their :func:`~analysis.frames.steps.steps`."""
-    return pd.DataFrame([
-        {"run": run, **_figures(of_run, job)}
-        for (run, of_run), (_, job) in zip(
-            of_ranks.groupby("run", sort=False), job_steps(of_ranks).groupby("run", sort=False), strict=True
-        )
-    ], columns=["run", *names_of(METRICS)])  # fmt: skip
+    jobs = dict(list(job_steps(of_ranks).groupby("run", sort=False)))
+    rows = [_figures(of_run, jobs[run]) | {"run": run} for run, of_run in of_ranks.groupby("run", sort=False)]
+    return pd.DataFrame(rows, columns=["run", *names_of(METRICS)])
 
 
 def _figures(of_ranks: pd.DataFrame, job: pd.DataFrame) -> dict[str, Any]:
@@ -105,8 +99,3 @@ def _figures(of_ranks: pd.DataFrame, job: pd.DataFrame) -> dict[str, Any]:
         **{f"{stage}_ms": np.median(steady[f"{stage}_ns"]) / 1e6 for stage in STAGES},
         "attributed_ms": job.loc[job["counted"], "duration_ns"].median() / 1e6,
     }
-
-
-def _tau_rows(study: Study) -> pd.DataFrame:
-    steps_of_tau = tau.step_durations(study)
-    return steps_of_tau[list(ID_FIELDS)].assign(run="tau", tau_step_ms=1e3 * steps_of_tau["published_s"])

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.display.metrics import OF_A_RUN, RANK, Metric
 from analysis.display.terminal import Answer
-from analysis.frames.anatomy import RunTrace, collectives, trace_of
+from analysis.frames.anatomy import collectives, trace_of
 from analysis.frames.divide import length, union
 from analysis.frames.measure import measure
 from analysis.frames.study import Source, Study
@@ -21,9 +21,7 @@ from profiling.attribution.messages import ONE_OF_SEVERAL
 METRICS = (
     Metric("collective", "allreduce, broadcast, ...", text=True),
     Metric("group_size", "number of ranks in the process group", table=False),
-    Metric(
-        "groups", "number of process groups with this shape (ranks and distance between them)", table=False
-    ),
+    Metric("groups", "process groups with this shape (ranks and distance between them)", table=False),
     Metric("group_ranks", "ranks of the first of these groups", "group's\nranks", text=True),
     Metric("calls_per_step", "calls", "calls/\nstep"),
     Metric("mbyte_per_call", "bytes per call, 1e6; empty: unknown", table=False),
@@ -32,7 +30,7 @@ METRICS = (
     Metric("transfer_ms", "part of the duration after the last rank entered the collective"),
     Metric("transferring_ms", "time in which any of these calls transfers", "any\ntransfer"),
     Metric("wait_ms", "part of the duration until the last rank entered the collective"),
-    Metric("exposed_ms", "part of the duration without a kernel of the model, concurrent calls counted once"),
+    Metric("exposed_ms", "part of the duration without a kernel of the model"),
     Metric("overlapped_ms", "part of the duration in which a kernel of the model runs", "over-\nlapped"),
     Metric("algbw_gb_per_s", "algorithm bandwidth: bytes divided by transfer time"),
     Metric("busbw_gb_per_s", "bus bandwidth, as in nccl-tests (allreduce of P ranks: algbw x 2(P-1)/P)"),
@@ -42,12 +40,10 @@ METRICS = (
     Metric("attributed_steps", STEPS_OF_RANKS, table=False),
 )
 COLUMNS = {
-    "Columns: run, the fields of the run, repetition, then (rank with --by rank), per step and rank:": (
-        RANK,
-        *METRICS,
-    ),
+    "Columns: run, the fields of the run, repetition, then (rank with --by rank), per step and rank:":
+    (RANK, *METRICS),
     **tau.COLUMNS,
-}
+}  # fmt: skip
 # Calls whose transfers add up to more than this many times the time of any are said to overlap each other.
 AT_ONCE = 1.05
 _CAPTION = "Wait: until the last rank enters the collective; transfer: after that."
@@ -56,9 +52,8 @@ _CAPTION = "Wait: until the last rank enters the collective; transfer: after tha
 def bus_factor(kind: str, ranks: int) -> float:
     """Bus over algorithm bandwidth, as in nccl-tests (doc/PERFORMANCE.md)."""
     share = (ranks - 1) / ranks
-    return {"allreduce": 2 * share, "allgather": share, "reducescatter": share, "alltoall": share}.get(
-        kind, 1.0
-    )
+    factors = {"allreduce": 2 * share, "allgather": share, "reducescatter": share, "alltoall": share}
+    return factors.get(kind, 1.0)
 
 
 @measure(COLUMNS)
@@ -81,20 +76,15 @@ def communication(study: Study, by: str = "run") -> Answer:
     if not found:
         raise study.nothing(f"{study.path} holds no collective: it needs profiled runs of several ranks")
     frame = study.with_fields(pd.concat(found, ignore_index=True))
-    hidden = _hidden(frame)
+    # What says nothing in a table of these rows.
+    hidden: set[str] = set()
+    if not (frame["transfer_ms"] > AT_ONCE * frame["transferring_ms"]).any():
+        hidden |= {"transferring_ms", "busbw_together_gb_per_s"}
+    if frame["group_ranks"].nunique(dropna=False) < 2 or set(frame["groups"]) == {1}:
+        hidden.add("group_ranks")
     metrics = [replace(one, table=one.table and one.name not in hidden) for one in METRICS]
     columns = [*OF_A_RUN, *([RANK] if by == "rank" else []), *metrics]
     return Answer(frame, columns, title="Collectives, per step and rank", caption=_CAPTION)
-
-
-def _hidden(frame: pd.DataFrame) -> set[str]:
-    """The columns that say nothing in a table of these rows."""
-    at_once = (frame["transfer_ms"] > AT_ONCE * frame["transferring_ms"]).any()
-    several = frame["group_ranks"].nunique(dropna=False) > 1 and set(frame["groups"]) != {1}
-    return {
-        *(() if several else ("group_ranks",)),
-        *(() if at_once else ("transferring_ms", "busbw_together_gb_per_s")),
-    }
 
 
 def _of_run(study: Study, source: Source, by_rank: bool) -> pd.DataFrame | None:
@@ -104,19 +94,10 @@ def _of_run(study: Study, source: Source, by_rank: bool) -> pd.DataFrame | None:
             study.note("not_recorded", source, what="collectives")
         return None
     trace.note_unmatched(study)
-    measured = {}  # the bus bandwidth of as many ranks on as many nodes, by the number of ranks
+    measured = {}  # bytes/s, bus bandwidth of an allreduce on as many ranks and nodes, by the number of ranks
     if study.calibration is not None and source.manifest is not None:
         run = source.manifest.run
         measured = {run.ranks: bus} if (bus := study.calibration.bus_bytes_per_s(run)) else {}
-    return rows_of(trace, by_rank, measured)
-
-
-def rows_of(trace: RunTrace, by_rank: bool, measured: Mapping[int, float]) -> pd.DataFrame:
-    """The rows of a run, without its fields.
-
-    Args:
-        measured: bus bandwidth of an allreduce by the number of ranks, bytes/s; empty: not measured.
-    """
     calls = collectives(trace)
     shape_of = shapes(calls, [one.rank for one in trace.calls])
     calls = calls.assign(shape=calls["group"].map(shape_of))

@@ -13,16 +13,17 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import output
-from analysis.display.metrics import IN_RUN, JOB, NOMINAL, Metric, Rows, fields, names_of, records
+from analysis.display.metrics import IN_RUN, JOB, NOMINAL, Metric, fields, names_of, records
 from analysis.display.numbers import probability, signed
-from analysis.display.terminal import Answer, Part
+from analysis.display.terminal import Answer
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.divide import EVERY
 from analysis.frames.measure import measure
-from analysis.frames.steps import STAGES, all_series, series_of_traces
+from analysis.frames.steps import STAGES, Series, all_series, series_of_traces
 from analysis.frames.study import BOTH, Source, Study
 from analysis.measures import anatomy, communication
-from analysis.measures.kernels import OTHER_CALLS, effects, kernels_of
+from analysis.measures.kernels import OTHER_CALLS, effects
+from analysis.measures.kernels import figures as kernel_figures
 from analysis.measures.points import POINT_FIELDS
 from analysis.measures.traced import ALIKE, in_common, launches_of
 from analysis.measures.watched import align_watched
@@ -43,73 +44,36 @@ from profiling.findings import Finding
 
 SLOWER, FASTER, NO_DIFFERENCE, TOO_FEW = "slower", "faster", "no difference", "too few runs"
 FEW_STEPS = "too few steps"
-SHOWN: dict[str, str] = {
-    NO_DIFFERENCE: "no difference shown"
-}  # as tables have it: the effect may be any of its interval
+# As tables have it: the effect may be any of its interval.
+SHOWN: dict[str, str] = {NO_DIFFERENCE: "no difference shown"}
 METRICS = (
-    Metric(
-        "kind", "step, combined (the steps of all configurations), stages, or kernels", text=True, table=False
-    ),
+    Metric("kind", "step, combined (steps of all), stages or kernels", text=True, table=False),
     Metric("quantity", "quantity compared", text=True),
     Metric("a", "median over the runs of A"),
     Metric("b", "median over the runs of B"),
     Metric(
-        "effect_pct",
-        "b divided by a, minus 1; interval: the effects that the test does not reject",
-        "effect, %",
-        NOMINAL,
-        places=2,
-        priority=2,
+        "effect_pct", "b divided by a, minus 1; interval: effects that the test does not reject",
+        "effect, %", NOMINAL, places=2, priority=2,
     ),
-    Metric(
-        "p_value",
-        "exact Mann-Whitney test, corrected by Holm over all rows of its kind",
-        "p",
-        show=probability,
-    ),
-    Metric(
-        "verdict",
-        "by p (at most 0.05) and, of kernels, by their calls; or too few runs",
-        text=True,
-        priority=2,
-        show=lambda verdict: SHOWN.get(verdict, verdict),
-    ),
-    Metric("detectable_pct", "slowdown that such runs would show in at least 3 of 4 cases", table=False),
+    Metric("p_value", "exact Mann-Whitney test, corrected by Holm within its kind", "p", show=probability),
+    Metric("verdict", "by p (at most 0.05) and, of kernels, by their calls", text=True, priority=2,
+           show=lambda verdict: SHOWN.get(verdict, verdict)),
+    Metric("detectable_pct", "slowdown that such runs would show in 3 of 4 cases", table=False),
     Metric("runs_a", "number of runs of A", "runs\nof A", priority=0),
     Metric("runs_b", "number of runs of B", "runs\nof B", priority=0),
-    Metric(
-        "runs_enough",
-        "runs per side that would show such an effect in 3 of 4 cases",
-        "runs\nneeded",
-        table=False,
-    ),
+    Metric("runs_enough", "runs per side that would show such an effect in 3 of 4 cases", table=False),
     Metric("least_effect_pct", "of combined, where effects differ (F test, 1 %): the lowest"),
     Metric("most_effect_pct", "the same: the highest effect of a configuration"),
-)
+)  # fmt: skip
 TRACE_METRICS = (
     replace(JOB, meaning=f"{JOB.meaning} (if they differ: A, B)"),
-    Metric(
-        "kind",
-        "step, stages, parts (of a step), collectives or kernels (by class)",
-        text=True,
-        key=True,
-    ),
-    Metric(
-        "quantity",
-        "quantity compared, ms per step: median of steps and stages, mean of the others",
-        text=True,
-        key=True,
-    ),
+    Metric("kind", "step, stages, parts (of a step), collectives or kernels (by class)", text=True, key=True),
+    Metric("quantity", "ms per step: median of steps and stages, mean of the others", text=True, key=True),
     Metric("a_ms", "value in A", "A\nms", interval=IN_RUN),
     Metric("b_ms", "value in B", "B\nms", interval=IN_RUN),
     Metric("difference_ms", "B minus A"),
     Metric("difference_pct", "difference relative to A", places=1),
-    Metric(
-        "verdict",
-        "of a step: slower or faster if the intervals do not overlap",
-        text=True,
-        priority=2,
-    ),
+    Metric("verdict", "of a step: slower or faster if the intervals do not overlap", text=True, priority=2),
 )
 COLUMNS = {
     "Columns: the kind, the fields in which configurations differ, then": METRICS,
@@ -151,24 +115,24 @@ def compared(a: Study, b: Study, across: Sequence[str] = (), threshold: float = 
     """
     title = f"{b.path.name} (B) compared with {a.path.name} (A)"
     if a.only_traces and b.only_traces:
-        rows = of_traces(a, b)
+        changed = rows = of_traces(a, b)
         several = rows["run"].nunique() > 1
         metrics = [replace(one, table=several) if one.name == "run" else one for one in TRACE_METRICS]
         same = bool((rows["difference_ms"].fillna(0) == 0).all())
-        verdict = [*verdicts(rows, same, threshold), *unlike(a, b)]
-        parts: list[Part] | None = [] if same else None
-        return Answer(
-            rows, metrics, parts, title, verdict=verdict, regressed=bool(len(regressed(rows, threshold)))
-        )
-    pairs = pairs_of(_runs_of_both(a, b, across))
-    same = bool((pairs["runs_a"] == pairs["runs_b"]).all())
-    rows = differences(pairs)
-    kind, *figures = METRICS
-    metrics = [kind, *fields(str(name) for name in rows if name not in names_of(METRICS)), *figures]
-    changed = rows[(rows["kind"] != "kernels") | ~rows["verdict"].isin([NO_DIFFERENCE, TOO_FEW])]
-    verdict = [*verdicts(rows, same, threshold), *([] if same else least_runs(rows))]
+        more = unlike(a, b)
+    else:
+        pairs = pairs_of(_runs_of_both(a, b, across))
+        same = bool((pairs["runs_a"] == pairs["runs_b"]).all())
+        rows = differences(pairs)
+        kind, *figures = METRICS
+        metrics = [kind, *fields(str(name) for name in rows if name not in names_of(METRICS)), *figures]
+        changed = rows[(rows["kind"] != "kernels") | ~rows["verdict"].isin([NO_DIFFERENCE, TOO_FEW])]
+        few = rows.loc[rows["kind"] == "step", "verdict"] == TOO_FEW
+        data = {"n": int(few.sum()), "of": len(few), "least": runs_needed(len(few))}
+        more = [Finding("few_runs", data=data)] if few.any() and not same else []
     return Answer(
-        rows, metrics, [] if same else None, title, notable=changed, verdict=verdict,
+        rows, metrics, [] if same else None, title, notable=changed,
+        verdict=[*verdicts(rows, same, threshold), *more],
         regressed=not same and bool(len(regressed(rows, threshold))),
     )  # fmt: skip
 
@@ -280,30 +244,37 @@ def runs_of(study: Study, across: Sequence[str] = ()) -> pd.DataFrame:
         A row a run and figure: the fields of its configuration but ``across``, as text, ``kind``,
         ``quantity``, ``value`` (ms a step) and, of a kernel, its ``calls`` per step.
     """
+    figures = ["value", "calls"]
     series = all_series(study)
-    rows: list[dict[str, Any]] = []
-    for source in study.of_kind("run"):
-        if source.fields["profile"] == "none":
-            one = series[source.id]
-            found = [{"kind": "step", "quantity": "step_ms", "value": np.median(one.steady_ns) / 1e6}]
-            # Of our own trainer it is next to nothing, and one test more.
-            for stage in STAGES if source.fields["program"] else STAGES[:-1]:
-                ms = np.median(one.stages[stage][one.steady]) / 1e6
-                found.append({"kind": "stages", "quantity": f"{stage}_ms", "value": ms})
-        else:
-            kernels = kernels_of(study, source) if source.tables("kernels") else []
-            if source.tables("kernels") and not kernels:
-                study.note("not_compared", source, what="kernels")
-            found = [
-                {"kind": "kernels", "quantity": f"{row['kernel']} ({row['direction']})",
-                 "value": row["ms_per_step"], "calls": row["calls_per_step"]}
-                for row in kernels
-            ]  # fmt: skip
-        rows += [{"run": source.id, **row} for row in found]
-    frame = study.with_fields(pd.DataFrame(rows, columns=["run", *_FIGURE, "value", "calls"]))
+    profiled = [run for run in study.of_kind("run") if run.fields["profile"] != "none"]
+    kernels = kernel_figures(study, profiled)
+    for source in profiled:
+        if source.tables("kernels") and source.id not in set(kernels["run"]):
+            study.note("not_compared", source, what="kernels")
+    named = kernels["kernel"].map(str) + " (" + kernels["direction"].map(str) + ")"
+    kernels = kernels.rename(columns={"ms_per_step": "value", "calls_per_step": "calls"})
+    kernels = kernels.assign(kind="kernels", quantity=named)
+    steps = [
+        {"run": source.id, "kind": kind, "quantity": name, "value": np.median(ns) / 1e6}
+        for source in study.of_kind("run")
+        if source.fields["profile"] == "none"
+        # Of our own trainer its own code is next to nothing, and one test more.
+        for kind, name, ns in _durations(series[source.id], STAGES if source.fields["program"] else _TIMED)
+    ]
+    of_all = pd.concat([pd.DataFrame(steps), kernels]).reindex(columns=["run", *_FIGURE, *figures])
+    frame = study.with_fields(of_all)
     names = [name for name in (*POINT_FIELDS, *study.own_factors) if name not in across]
     levels = frame[names].where(frame[names].notna(), None).map(str)
-    return pd.concat([levels, frame[[*_FIGURE, "value", "calls"]]], axis=1)[frame["value"] > 0]
+    return pd.concat([levels, frame[[*_FIGURE, *figures]]], axis=1)[frame["value"] > 0]
+
+
+_TIMED = STAGES[:-1]
+
+
+def _durations(series: Series, stages: Sequence[str] = _TIMED) -> list[tuple[str, str, np.ndarray]]:
+    """Kind, name and ns of the steady steps of a run or job, and of their stages."""
+    of_stages = [("stages", f"{stage}_ms", series.stages[stage][series.steady]) for stage in stages]
+    return [("step", "step_ms", series.steady_ns), *of_stages]
 
 
 def _fields_of(runs: pd.DataFrame) -> list[str]:
@@ -437,14 +408,6 @@ def _of_kernel(row: Mapping[str, Any]) -> str:
     return str(row["verdict"])
 
 
-def least_runs(rows: pd.DataFrame) -> list[Finding]:
-    """How many runs a verdict on one configuration takes at least, if some have fewer."""
-    verdicts = rows.loc[rows["kind"] == "step", "verdict"]
-    few = int((verdicts == TOO_FEW).sum())
-    data = {"n": few, "of": len(verdicts), "least": runs_needed(len(verdicts))}
-    return [Finding("few_runs", data=data)] if few else []
-
-
 # --- traces -----------------------------------------------------------------------------------------------
 
 
@@ -501,43 +464,40 @@ def _jobs(a: Study, b: Study) -> list[tuple[Source, Source]]:
     )
 
 
-def _figures(study: Study, job: Source, collectives: Rows) -> pd.DataFrame:
+def _figures(study: Study, job: Source, collectives: pd.DataFrame) -> pd.DataFrame:
     """The figures of a job, ms a step: ``kind, quantity, ms, ms_low, ms_high``, without unknown ones.
 
     Medians of steps and stages with their intervals, means of the others.
     """
-    rows: list[dict[str, Any]] = []
     series = series_of_traces(study).get(job.id)
-    if series is not None:
-        times = {("step", "step"): series.steady_ns}
-        times |= {("stages", stage): series.stages[stage][series.steady] for stage in STAGES[:-1]}
-        known = {key: ns for key, ns in times.items() if not np.isnan(ns).any()}
-        for (kind, quantity), ns in known.items():
-            of = inside_run.of_median(ns / 1e6)
-            rows.append(
-                {"kind": kind, "quantity": quantity, "ms": of.value, "ms_low": of.low, "ms_high": of.high}
-            )
-    for _, parts in anatomy.means(anatomy_frame(study, [job])).iterrows():
-        rows += [
-            {"kind": "parts", "quantity": name.replace("_", " "), "ms": parts[f"{name}_ms"]} for name in EVERY
-        ]
-    for row in [row for row in collectives if row["run"] == job.id]:
-        size = f" of {row['group_size']}" if row["group_size"] else ""
-        rows.append(
-            {"kind": "collectives", "quantity": f"{row['collective']}{size}", "ms": row["ms_per_step"]}
-        )
-    for row in kernels_of(study, job, by=("class",)):
-        rows.append({"kind": "kernels", "quantity": str(row["class"]), "ms": row["ms_per_step"]})
-    frame = pd.DataFrame(rows, columns=[*_FIGURE, "ms", "ms_low", "ms_high"]).dropna(subset="ms")
+    times = [] if series is None else _durations(series)
+    medians = [
+        (kind, name.removesuffix("_ms"), of.value, of.low, of.high)
+        for kind, name, ns in times
+        if not np.isnan(ns).any()
+        for of in [inside_run.of_median(ns / 1e6)]
+    ]
+    parts = anatomy.means(anatomy_frame(study, [job])).reindex(columns=[f"{name}_ms" for name in EVERY])
+    parts.columns = [name.replace("_", " ") for name in EVERY]
+    calls = collectives[collectives["run"] == job.id]
+    sizes = calls["group_size"].map(lambda size: f" of {size}" if size else "", na_action="ignore").fillna("")
+    calls = calls.assign(kind="collectives", quantity=calls["collective"] + sizes)
+    kernels = kernel_figures(study, [job], ("class",))
+    kernels = kernels.assign(kind="kernels", quantity=kernels["class"].map(str))
+    figures = ["ms", "ms_low", "ms_high"]
+    means = [one.rename(columns={"ms_per_step": "ms"}) for one in (calls, kernels)]
+    parts = parts.melt(var_name="quantity", value_name="ms").assign(kind="parts")
+    frame = pd.concat([pd.DataFrame(medians, columns=[*_FIGURE, *figures]), parts, *means])
+    frame = frame[[*_FIGURE, *figures]].astype(dict.fromkeys(figures, float)).dropna(subset="ms")
     # Groups of one size of which some were recorded in part are rows of their own.
-    return frame.astype({"ms": float}).groupby(_FIGURE, sort=False, as_index=False).sum(min_count=1)
+    return frame.groupby(_FIGURE, sort=False, as_index=False).sum(min_count=1)
 
 
-def _collectives(study: Study) -> Rows:
+def _collectives(study: Study) -> pd.DataFrame:
     try:
-        return records(communication.communication(study).rows)
+        return pd.DataFrame(communication.communication(study).rows)
     except UserError:  # no job has any
-        return []
+        return pd.DataFrame(columns=["run", *names_of(communication.METRICS)])
 
 
 def _beside(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:

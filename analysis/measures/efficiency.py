@@ -49,21 +49,18 @@ def efficiency(study: Study, method: str = "corrected", group_by: Sequence[str] 
     """
     only_traces = all(source.kind == "trace" for source in study.sources)
     names = list(group_by) or (["run"] if only_traces else ["batch", "nodes"])
-    compute, metrics = (
-        (_published, METRICS) if method == "published" else (_corrected, (*METRICS, *CORRECTED_METRICS))
-    )
-    fields_of_runs = pd.DataFrame(
-        {source.id: {name: source.value(name) for name in names} for source in study.sources}, dtype=object
-    )
-    rows = compute(study, fields_of_runs.T, names)[names_of(metrics)].reset_index()
+    values = {source.id: {name: source.value(name) for name in names} for source in study.sources}
+    fields_of_runs = pd.DataFrame(values, dtype=object).T
+    published = method == "published"
+    metrics = [*METRICS, *([] if published else CORRECTED_METRICS)]
+    rows = (_published if published else _corrected)(study, fields_of_runs, names)
+    rows = in_order(rows[names_of(metrics)].reset_index(), names)
     columns = fields("job" if only_traces and name == "run" else name for name in names)
-    return Answer(
-        in_order(rows, names), [*columns, *metrics], title=with_method("Kernel efficiency", study, method)
-    )
+    return Answer(rows, [*columns, *metrics], title=with_method("Kernel efficiency", study, method))
 
 
 def _corrected(study: Study, fields_of_runs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    runs = costs(study, study.sources).set_index("run")
+    runs = costs(study, study.sources)
     if runs.empty:
         raise study.nothing(
             f"{study.path} holds no kernels with FLOPs: it needs profile: torch, shapes in traces, or PyProf"

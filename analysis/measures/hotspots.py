@@ -32,9 +32,7 @@ TOOLS = ("ncu", "nvprof", "vtune")  # that count, the best first
 COUNTED = (
     Metric("achieved_occupancy_pct", "resident warps divided by the maximum", "occup.\n%", places=0),
     Metric("ipc", "instructions per cycle (per multiprocessor; on a CPU per core)", "IPC", places=2),
-    Metric(
-        "load_efficiency_pct", "bytes requested by loads divided by bytes moved", "load\neff. %", places=0
-    ),
+    Metric("load_efficiency_pct", "bytes that loads request over bytes moved", "load\neff. %", places=0),
     Metric("store_efficiency_pct", "the same for stores", "store\neff. %", places=0),
     Metric("dram_utilization_pct", "throughput of device memory divided by its peak", "DRAM\n%", places=0),
 )
@@ -81,8 +79,9 @@ def _table(study: Study, source: Source, name: str) -> pd.DataFrame:
     names, paths = schemas.SCHEMAS[name].names, source.tables(name)
     if not paths:
         study.note("not_recorded", source, what="counters")
+        return pd.DataFrame(columns=names)
     sql = f"select {', '.join(names)} from read_parquet($paths)"
-    found = study.use(source, lambda one: query_arrays(study, one, sql, paths=paths)) if paths else None
+    found = study.use(source, lambda one: query_arrays(study, one, sql, paths=paths))
     return pd.DataFrame(found or {}, columns=names)
 
 
@@ -124,17 +123,15 @@ def by_kernel(events: pd.DataFrame) -> pd.DataFrame:
     Returns:
         Columns: :data:`COUNTERS`.
     """
-    named = events["event"].astype(str).str.extract(_EVENT)
-    known = named["metric"].isin(_COLUMN) & events["mean"].notna()
-    named, events = named[known], events[known]
-    count, mean = events["count"].astype(float), events["mean"].astype(float)
-    factor = named["metric"].map(lambda name: _COLUMN[name][1]).astype(float)
+    named = events["event"].astype(str).str.extract(_EVENT).join(events[["count", "mean"]].astype(float))
+    named = named[named["metric"].isin(_COLUMN) & named["mean"].notna()]
+    of = pd.DataFrame([_COLUMN[name] for name in named["metric"]], named.index, ["column", "factor"])
     # One short name may stand for several instances of a template, and for several ranks.
     sums = pd.DataFrame({
         "kernel": named["kernel"].map(short_name),
-        "column": named["metric"].map(lambda name: _COLUMN[name][0]),
-        "total": factor * mean * count,
-        "count": count,
+        "column": of["column"],
+        "total": of["factor"] * named["mean"] * named["count"],
+        "count": named["count"],
     }).groupby(["kernel", "column"]).sum()  # fmt: skip
     means = (sums["total"] / sums["count"].where(sums["count"] > 0)).dropna().unstack("column")
     means = means.reindex(columns=list(COUNTERS)).astype(float)
@@ -157,11 +154,11 @@ _LOW = {
 def why(rows: pd.DataFrame) -> np.ndarray:
     """What bounds each kernel: the first of these that its figures show."""
     figures = rows.reindex(columns=names_of(METRICS))
-    number = {name: figures[name].astype(float) for name in (*_LOW, "dram_utilization_pct", "mean_us")}
-    share = figures["roof_pct"].astype(float).fillna(figures["roof_of_measured_pct"].astype(float))
+    names = [*_LOW, "dram_utilization_pct", "mean_us", "roof_pct", "roof_of_measured_pct"]
+    number = figures[names].astype(float)
+    share = number["roof_pct"].fillna(number["roof_of_measured_pct"])
     dram, bound, near = number["dram_utilization_pct"], figures["bound"], share >= NEAR_PCT
-    possible = share <= peaks.ABOVE_PCT
-    low = {name: number[name] < least for name, least in _LOW.items()}
+    possible, low = share <= peaks.ABOVE_PCT, number[list(_LOW)] < pd.Series(_LOW)
     rules = (
         ("memory", dram >= NEAR_PCT),
         ("arithmetic", (bound == "compute") & near & possible),

@@ -12,31 +12,25 @@ By the reference's method kernels are those of PyProf's tables, by name, all lau
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.compute as pc
 
-from analysis.display.metrics import RUN, Metric, Rows, columns, filled, names_of, records
+from analysis.display.metrics import RUN, Metric, columns, filled, names_of, records
 from analysis.display.numbers import digits, distinct, signed
 from analysis.display.terminal import Answer, Part
-from analysis.frames.divide import covered, union
-from analysis.frames.kernel_sums import DEFAULT_BY, has_kernels, kernel_sums
+from analysis.frames.anatomy import anatomy as anatomy_frame
+from analysis.frames.kernel_sums import DEFAULT_BY, has_kernels, kernel_sums, query
 from analysis.frames.load import no_result
 from analysis.frames.measure import measure
 from analysis.frames.pyprof import DIRECTIONS, launches_by_name
-from analysis.frames.steps import counted_steps, in_steps
 from analysis.frames.study import Source, Study
-from analysis.measures import peaks
+from analysis.measures import anatomy, peaks
 from analysis.measures.efficiency import with_method
 from analysis.measures.peaks import ABOVE_PCT, BANDWIDTH, COMPUTE, bounds, place, published_bound
-from profiling import tables
 from profiling.errors import UserError
 from profiling.findings import Finding
-from profiling.workers import in_threads
 
 TOP, TOP_OF_EACH = 25, 5  # kernels that the terminal shows of one run, of each of several
 BY = {
@@ -56,16 +50,10 @@ METRICS = (
     Metric("gflop_per_step", "FLOPs per step, 1e9", "GFLOP/\nstep", table=False),
     Metric("mbyte_per_step", "bytes per step, 1e6", "MB/\nstep", table=False),
     Metric("flops_efficiency_pct", "FLOP rate divided by the datasheet's peak", "FLOPS\neff. %", places=2),
-    Metric(
-        "bandwidth_efficiency_pct", "bandwidth over the datasheet's", "bandw.\neff. %", places=2, table=False
-    ),
-    Metric(
-        "flops_efficiency_of_measured_pct", "FLOP rate divided by the peak measured on this machine",
-        "of measured\nFLOPS %", places=2, priority=0,
-    ),
-    Metric(
-        "bandwidth_efficiency_of_measured_pct", "bandwidth over that measured on this machine", table=False
-    ),
+    Metric("bandwidth_efficiency_pct", "bandwidth over the datasheet's", table=False),
+    Metric("flops_efficiency_of_measured_pct", "FLOP rate divided by the peak measured here",
+           "of measured\nFLOPS %", places=2, priority=0),
+    Metric("bandwidth_efficiency_of_measured_pct", "bandwidth over that measured here", table=False),
     *peaks.METRICS,
 )  # fmt: skip
 
@@ -120,13 +108,6 @@ def figures(
         "bandwidth_efficiency_of_measured_pct": 100 * moved / seconds / bound["measured_bytes_per_s"],
         **place(placed, bound),
     }).reset_index(drop=True)  # fmt: skip
-
-
-def kernels_of(
-    study: Study, source: Source, direction: str | None = None, by: Sequence[str] = DEFAULT_BY
-) -> Rows:
-    """The rows of :func:`figures` of one run."""
-    return records(figures(study, [source], by, direction).drop(columns="run"))
 
 
 _SHARES = {COMPUTE: "flops_efficiency_of_measured_pct", BANDWIDTH: "bandwidth_efficiency_of_measured_pct"}
@@ -215,44 +196,16 @@ def side_of(
 ) -> Side:
     """A run's side; of kernels of one direction, or without a place in time, there is no wall time."""
     kernels = figures(study, [source], by, direction)
-    if direction is not None or not source.tables("batches") or kernels.empty:
-        return Side(kernels)
-    try:
-        return Side(kernels, *_wall_and_busy(study, source))
-    except UserError:  # who reads the damaged table names it
-        return Side(kernels)
+    if direction is None and source.tables("batches") and len(kernels):
+        steps = anatomy.means(anatomy_frame(study, [source]))
+        unplaced = study.use(source, lambda one: query(study, one, _UNPLACED, kernels=one.tables("kernels")))
+        if len(steps) and unplaced == [(0,)]:
+            wall_ms, idle_ms, waits_ms = steps[["wall_ms", "idle_ms", "loader_wait_ms"]].iloc[0]
+            return Side(kernels, wall_ms, wall_ms - idle_ms - waits_ms)
+    return Side(kernels)
 
 
-def _wall_and_busy(study: Study, source: Source) -> tuple[float | None, float | None]:
-    counted = counted_steps(study, source)
-    of_rank = partial(_of_rank, steps=counted.steps if counted else None)
-    ranks = list(in_threads(of_rank, [path.parent for path in source.tables("kernels")]))
-    known = [one for one in ranks if one is not None]
-    wall, busy, count = (sum(figures) for figures in zip((0, 0, 0), *known, strict=True))
-    if not count or len(known) < len(ranks):
-        return None, None
-    return wall / count / 1e6, busy / count / 1e6
-
-
-def _of_rank(directory: Path, steps: range | None) -> tuple[int, int, int] | None:
-    """Of a rank's steps that have kernels the wall time, that in which one runs (ns), and how many they are.
-
-    None: not all of its kernels have a place in time.
-    """
-    batches = tables.read(directory, "batches", ["batch_index", "start_ns", "end_ns", "attributed"])
-    kernels = tables.read(directory, "kernels", ["batch_index", "start_ns", "duration_ns"])
-    # Launches without a duration, or with one below 0, are in no figure of kernels, nor here.
-    lasting = kernels.filter(pc.greater_equal(kernels["duration_ns"], 0))
-    if lasting["start_ns"].null_count:
-        return None
-    index = batches["batch_index"].to_numpy()
-    counted = batches["attributed"].to_numpy(zero_copy_only=False)
-    # Steps without a kernel, and those of the warm-up, are not those that kernels are divided by.
-    counted = counted & np.isin(index, kernels["batch_index"].drop_null()) & in_steps(index, steps)
-    windows = (batches["start_ns"].to_numpy()[counted], batches["end_ns"].to_numpy()[counted])
-    start = lasting["start_ns"].to_numpy()
-    busy = covered(windows, union(start, start + lasting["duration_ns"].to_numpy()))
-    return int((windows[1] - windows[0]).sum()), int(busy.sum()), len(windows[0])
+_UNPLACED = "select count(*) from read_parquet($kernels) where start_ns is null and duration_ns >= 0"
 
 
 def _beside(a: pd.DataFrame, b: pd.DataFrame, by: Sequence[str], *names: str) -> pd.DataFrame:
@@ -313,10 +266,9 @@ def effects(calls_a: Any, ms_a: Any, calls_b: Any, ms_b: Any) -> tuple[Any, Any]
         calls, each = np.divide(calls_b, calls_a), np.divide(each_b, each_a)
     shorter = (calls >= _MANY_CALLS) & (each <= 1 / _OTHER_DURATION)
     longer = (calls <= 1 / _MANY_CALLS) & (each >= _OTHER_DURATION) & (each_a > 0)
-    told = np.where(shorter | longer, np.nan, 1.0)
-    return (calls_b - calls_a) * (each_a + each_b) / 2 * told, (each_b - each_a) * (
-        calls_a + calls_b
-    ) / 2 * told
+    known = np.where(shorter | longer, np.nan, 0.5)
+    by_calls, by_duration = (calls_b - calls_a) * (each_a + each_b), (each_b - each_a) * (calls_a + calls_b)
+    return by_calls * known, by_duration * known
 
 
 def summary(pairs: pd.DataFrame, a: Side, b: Side) -> pd.DataFrame:
@@ -326,8 +278,8 @@ def summary(pairs: pd.DataFrame, a: Side, b: Side) -> pd.DataFrame:
     kinds = every.groupby(pairs["change"]).sum(min_count=1)
     rows = {kind: kinds.loc[kind] for kind in KINDS if kind in kinds.index}
     rows[ALL] = every.sum(min_count=min(len(every), 1))
-    if None not in (a.wall_ms, b.wall_ms, a.busy_ms, b.busy_ms):
-        wall, busy = np.array([a.wall_ms, b.wall_ms]), np.array([a.busy_ms, b.busy_ms])
+    wall, busy = (np.array([getattr(one, name) for one in (a, b)], float) for name in ("wall_ms", "busy_ms"))
+    if np.isfinite(wall).all():
         at_once = busy - rows[ALL][["a_ms", "b_ms"]].to_numpy()
         for name, (one, other) in ((AT_ONCE, at_once), (NO_KERNEL, wall - busy), (STEP, wall)):
             rows[name] = pd.Series({"a_ms": one, "b_ms": other, "difference_ms": other - one})
@@ -339,12 +291,8 @@ def tables_of_change(
     pairs: pd.DataFrame, totals: pd.DataFrame, by: Sequence[str], title: str, caption: str
 ) -> list[Part]:
     """The difference and what it is made of, then the kernels that differ most."""
-    kinds = " + ".join(kind for kind in totals["change"] if kind in KINDS)
-    whole = f"; {STEP} = {ALL} + {AT_ONCE} + {NO_KERNEL}" if (totals["change"] == STEP).any() else ""
     return [
-        Part(
-            f"{title}: the difference", totals, columns(SUMMARY_METRICS), f"{ALL} = {kinds}{whole}\n{caption}"
-        ),
+        Part(f"{title}: the difference", totals, columns(SUMMARY_METRICS), caption),
         _table("Largest differences", pairs, [*(BY[name] for name in by), *CHANGES]),
     ]
 
@@ -366,29 +314,32 @@ _RATES = (
 )
 
 
-def _published_durations(a: Study, b: Study | None, direction: str | None) -> pd.DataFrame:
-    """Sums of ``Sil(ns)`` by name, largest first; of two tables joined on the name."""
-    sides = [_by_name(study, direction)["ns"] / 1e9 for study in (a, b) if study is not None]
-    return pd.concat(sides, axis=1, join="inner", keys=["a_s", "b_s"][: len(sides)]).round(6).reset_index()
-
-
-def _published_rates(study: Study, direction: str | None) -> pd.DataFrame:
-    """FLOPS efficiency by name, highest first, to the seven digits that were published."""
-    peak, _ = published_bound(study)
-    kernels = _by_name(study, direction)
-    kernels = kernels[kernels["ns"] > 0]
-    rate = kernels["flops"] / kernels["ns"] * 1e9
-    frame = pd.DataFrame({
-        "duration_ns": kernels["ns"].astype(int),
-        "flops": kernels["flops"].map(_seven_digits),
-        "flops_per_s": rate.map(_seven_digits),
-        "flops_efficiency_pct": (100 * rate / peak).round(6),
-    })  # fmt: skip
-    return frame.assign(order=-rate).sort_values(["order", "kernel"]).drop(columns="order").reset_index()
-
-
-def _seven_digits(value: float) -> float:
-    return float(f"{value:.7g}")
+def _published(
+    study: Study, other: Study | None, direction: str | None, durations: bool, top: int | None, title: str
+) -> Answer:
+    """Sums of ``Sil(ns)`` by name, of two tables joined on it; or FLOPS efficiencies of one table."""
+    if not durations and other is not None:
+        raise UserError("the published FLOPS efficiency of kernels takes one file: omit B")
+    if durations:
+        sides = [_by_name(one, direction)["ns"] / 1e9 for one in (study, other) if one is not None]
+        frame = pd.concat(sides, axis=1, join="inner", keys=["a_s", "b_s"][: len(sides)]).round(6)
+        metrics = _DURATIONS[: 1 + len(sides)]
+    else:
+        peak, _ = published_bound(study)
+        names = _by_name(study, direction)
+        names = names[names["ns"] > 0]
+        rate = names["flops"] / names["ns"] * 1e9
+        frame, metrics = pd.DataFrame({
+            "duration_ns": names["ns"].astype(int),
+            # To the digits that were published.
+            "flops": [float(f"{value:.7g}") for value in names["flops"]],
+            "flops_per_s": [float(f"{value:.7g}") for value in rate],
+            "flops_efficiency_pct": (100 * rate / peak).round(6),
+        }), _RATES  # fmt: skip
+        frame = frame.assign(order=-rate).sort_values(["order", "kernel"])
+    caption = f"A: {study.path.name}; B: {other.path.name}" if other is not None else ""
+    frame = frame.reset_index()[names_of(metrics)]
+    return Answer(frame.head(top or len(frame)), metrics, [_table(title, frame, metrics, top, caption)])
 
 
 def _by_name(study: Study, direction: str | None) -> pd.DataFrame:
@@ -401,9 +352,8 @@ def _by_name(study: Study, direction: str | None) -> pd.DataFrame:
     names = names[names["direction"] == direction] if direction else names
     if names.empty:
         raise study.nothing(f"{study.path} holds no kernel with direction {direction or 'known'}")
-    return (
-        names.groupby("kernel")[["ns", "flops"]].sum().sort_values(["ns", "kernel"], ascending=[False, True])
-    )
+    sums = names.groupby("kernel")[["ns", "flops"]].sum()
+    return sums.sort_values(["ns", "kernel"], ascending=[False, True])
 
 
 # --- the measure --------------------------------------------------------------------------------------
@@ -452,14 +402,7 @@ def kernels(
     title = with_method("Kernels", study, method) + (f", {direction}" if direction else "")
     by, durations = list(by) or list(DEFAULT_BY), metric == "duration"
     if method == "published":
-        if not durations and other is not None:
-            raise UserError("the published FLOPS efficiency of kernels takes one file: omit B")
-        frame = (
-            _published_durations(study, other, direction) if durations else _published_rates(study, direction)
-        )
-        shown = _RATES if not durations else _DURATIONS if other is not None else _DURATIONS[:2]
-        caption = f"A: {study.path.name}; B: {other.path.name}" if other is not None else ""
-        answer = Answer(frame.head(top or len(frame)), shown, [_table(title, frame, shown, top, caption)])
+        answer = _published(study, other, direction, durations, top, title)
     elif other is not None:
         answer = _of_two(study, other, by, direction, durations, summary, top, title)
     else:
@@ -480,21 +423,15 @@ def _of_each(
         raise _nothing(study, direction)
     for finding in exceeded(frame, by):
         study.log.add(finding)
+    runs = frame.groupby("run", sort=False)
     if not durations:
         rate = frame["flops_efficiency_pct"].fillna(frame["flops_efficiency_of_measured_pct"]).fillna(0.0)
-        order = pd.DataFrame({"run": pd.factorize(frame["run"])[0], "rate": -rate})
-        frame = frame.loc[order.sort_values(["run", "rate"], kind="stable").index]
+        frame = frame.assign(place=runs.ngroup(), rate=-rate).sort_values(["place", "rate"], kind="stable")
+        runs = frame.groupby("run", sort=False)
     shown = [*(BY[name] for name in by), *METRICS]
-    runs = dict(iter(frame.groupby("run", sort=False)))
-    several = len(sources) > 1
     first = top or (TOP_OF_EACH if len(runs) > 1 else TOP)
-    parts = [
-        _table(str(run) if len(runs) > 1 else title, of_run, shown, first) for run, of_run in runs.items()
-    ]
-    whole = study.without_steps()
-    parts = [_of_recording(part) if run in whole else part for run, part in zip(runs, parts, strict=True)]
-    rows = frame.groupby("run", sort=False).head(top or len(frame))
-    return Answer(rows, [RUN, *shown] if several else shown, parts)
+    parts = [_table(str(run) if len(runs) > 1 else title, of_run, shown, first) for run, of_run in runs]
+    return Answer(runs.head(top or len(frame)), [RUN, *shown] if len(sources) > 1 else shown, parts)
 
 
 def _of_two(
@@ -507,7 +444,10 @@ def _of_two(
         # A run without any kernel is not one of which all are gone; of a direction it may have none.
         if side.kernels.empty and (direction is None or (a.kernels.empty and b.kernels.empty)):
             raise _nothing(each, direction)
-    caption = f"A: {study.path.name}; B: {other.path.name}{_differ(*pair)}"
+    names = {name: [one.fields.get(name) for one in pair] for name in pair[0].fields}
+    names |= {"device": [", ".join(one.devices) for one in pair]}
+    differ = ", ".join(f"{name} ({one}, {two})" for name, (one, two) in names.items() if one != two)
+    caption = f"A: {study.path.name}; B: {other.path.name}" + (f"\ndifferent: {differ}" if differ else "")
     named = [BY[name] for name in by]
     if not durations:
         pairs = _beside(a.kernels, b.kernels, by, "flops_efficiency_pct")
@@ -523,21 +463,6 @@ def _of_two(
     return Answer(pairs.head(top or len(pairs)), [*named, *CHANGES], parts)
 
 
-def _of_recording(part: Part) -> Part:
-    """A table of figures of a whole recording, which has no steps."""
-    named = [replace(one, header=one.header.replace("/\nstep", "")) for one in part.columns]
-    return replace(part, columns=named)
-
-
-def _differ(a: Source, b: Source) -> str:
-    """The fields, and the device, in which two runs differ."""
-    pairs = {name: (a.fields[name], b.fields[name]) for name in a.fields if name in b.fields}
-    devices = [", ".join(one.devices) for one in (a, b)]
-    pairs |= {"device": (devices[0], devices[1])} if all(devices) else {}
-    unlike = ", ".join(f"{name} ({one}, {other})" for name, (one, other) in pairs.items() if one != other)
-    return f"\ndifferent: {unlike}" if unlike else ""
-
-
 def _only(study: Study) -> Source:
     sources = with_kernels(study)
     if len(sources) != 1:
@@ -550,9 +475,8 @@ def _nothing(study: Study, direction: str | None) -> UserError:
     if not with_kernels(study):
         return UserError(no_result(study))
     which = f"of direction {direction}" if direction else "in profiled steps"
-    return UserError(
-        " ".join([f"{study.path} has no kernels {which}", *(f"({note})" for note in study.notes()[:1])])
-    )
+    why = "".join(f" ({note})" for note in study.notes()[:1])
+    return UserError(f"{study.path} has no kernels {which}{why}")
 
 
 def _table(
@@ -561,8 +485,7 @@ def _table(
     """The first rows, of the metrics that tables show and that are known of any."""
     first = rows.head(top or TOP)
     if len(first) < len(rows):
-        caption = f"rows: {len(first)} of {len(rows)} (--top N)" + (f"\n{caption}" if caption else "")
-    for one in metrics:
-        if one.name in ("kernel", "operator", "layer"):
-            first = first.assign(**{one.name: first[one.name].map(distinct(first[one.name]))})
+        caption = "\n".join(filter(None, [f"rows: {len(first)} of {len(rows)} (--top N)", caption]))
+    for name in {"kernel", "operator", "layer"} & {one.name for one in metrics}:
+        first = first.assign(**{name: first[name].map(distinct(first[name]))})
     return Part(title, first, filled([one for one in metrics if one.table], records(first)), caption)

@@ -9,6 +9,7 @@ tensors stay in a cache can pass 100 % of the roof of the memory.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display.metrics import Metric, names_of
-from analysis.frames.kernel_sums import COSTS, Costs, costs, query
+from analysis.frames.kernel_sums import query
 from analysis.frames.study import Source, Study
 from profiling import yaml_text
 from profiling.cost.classify import precision_in
@@ -162,12 +163,8 @@ def bound_of(study: Study, source: Source) -> Bound:
     if len(kinds) > 1:
         study.note("devices_differ", source, devices=kinds)
     sheets = {device: _datasheet(study, device, precision) for device in kinds}
-    return Bound(
-        ", ".join(kinds),
-        _mean([sheets[device][0] for device in devices]),
-        _mean([sheets[device][1] for device in devices]),
-        *(_measured(study, source, precision) if manifest else (None, None)),
-    )
+    measured = _measured(study, source, precision) if manifest else (None, None)
+    return Bound(", ".join(kinds), *_means([sheets[device] for device in devices]), *measured)
 
 
 def _bound_of_trace(study: Study, source: Source, devices: Sequence[str]) -> Bound:
@@ -180,9 +177,7 @@ def _bound_of_trace(study: Study, source: Source, devices: Sequence[str]) -> Bou
         comparable = any(one.lower() != "cpu" or find(one, study.own_peaks) for one in devices)
         if comparable and not precision:
             study.note("peak_unknown", source, device=devices, precision="precision unknown")
-        kept[source.id] = Bound(
-            ", ".join(devices), _mean([one[0] for one in sheets]), _mean([one[1] for one in sheets])
-        )
+        kept[source.id] = Bound(", ".join(devices), *_means(sheets))
     return kept[source.id]
 
 
@@ -196,11 +191,11 @@ def precision_of(study: Study, source: Source) -> str:
     """In which precision most of the time of matrix kernels is spent, by their names; "": none says it."""
     if not source.tables("kernels"):
         return ""
-    times: dict[str, float] = {}
+    times = Counter[str]()
     for name, ns in query(study, source, _MATRIX_KERNELS, kernels=source.tables("kernels")):
-        if precision := precision_in(name or ""):
-            times[precision] = times.get(precision, 0.0) + ns
-    return max(times, key=lambda one: times[one], default="")
+        times[precision_in(name or "")] += ns
+    del times[""]
+    return max(times, key=times.__getitem__, default="")
 
 
 def _datasheet(study: Study, device: str, precision: str) -> tuple[float | None, float | None]:
@@ -210,17 +205,15 @@ def _datasheet(study: Study, device: str, precision: str) -> tuple[float | None,
         if device.lower() != "cpu":
             study.note("peak_unknown", device=device, precision=precision)
         return None, None
-    if peak.unconfirmed:
-        study.note("peak_unknown", device=peak.name, precision=peak.unconfirmed)
-    if precision not in peak.flops_per_s:
-        study.note("peak_unknown", device=peak.name, precision=precision)
+    for text in filter(None, (peak.unconfirmed, "" if precision in peak.flops_per_s else precision)):
+        study.note("peak_unknown", device=peak.name, precision=text)
     return peak.flops_per_s.get(precision), peak.bytes_per_s
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    """The mean; None if one is not known."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
+def _means(sheets: Sequence[Sequence[float | None]]) -> tuple[float | None, float | None]:
+    """The mean FLOP/s and bytes/s of devices; None if one is not known."""
+    flops, moved = pd.DataFrame(sheets, columns=["flops", "bytes"], dtype=float).mean(skipna=False)
+    return None if np.isnan(flops) else flops, None if np.isnan(moved) else moved
 
 
 def published_bound(study: Study) -> tuple[float, float]:
@@ -240,17 +233,15 @@ def _measured(study: Study, source: Source, precision: str) -> tuple[float | Non
     for finding in calibration.findings:
         study.log.add(finding)
     ranks = int(source.fields["gpus_per_node"])
-    moved = _at(calibration.copy_bytes_per_s, ranks)
+    # Ranks of a node share its cores and memory, so the peak of as many ranks counts; else the next fewer.
+    flops, moved = (
+        rates[max((count for count in rates if count <= ranks), default=min(rates))] if rates else None
+        for rates in (calibration.gemm_flops_per_s, calibration.copy_bytes_per_s)
+    )
     if calibration.precision != precision:
         study.note("peak_unknown", device="measured", precision=precision)
         return None, moved
-    return _at(calibration.gemm_flops_per_s, ranks), moved
-
-
-def _at(rates: dict[int, float], ranks: int) -> float | None:
-    # Ranks of a node share its cores and memory, so the peak of as many ranks counts; else the next fewer.
-    fewer = [count for count in rates if count <= ranks]
-    return rates[max(fewer)] if fewer else rates[min(rates)] if rates else None
+    return flops, moved
 
 
 def bounds(study: Study, sources: Iterable[Source]) -> pd.DataFrame:
@@ -258,19 +249,6 @@ def bounds(study: Study, sources: Iterable[Source]) -> pd.DataFrame:
     found = {source.id: vars(bound_of(study, source)) for source in sources}
     frame = pd.DataFrame.from_dict(found, "index", columns=["device", *PEAKS])
     return frame.astype(dict.fromkeys(PEAKS, float))
-
-
-# --- costs of a step ----------------------------------------------------------------------------------
-
-
-def costs_of(study: Study, sources: Sequence[Source]) -> dict[str, Costs]:
-    """Of a step of a rank, by the source's id; of one without kernels in attributed steps there are none.
-
-    Costs are of steady, attributed steps and of the model's own kernels; the loader's kernels, collectives
-    and copies are apart. Tables with more steps weigh no more in a sum.
-    """
-    rows = costs(study, sources)[["run", "batches", *COSTS]].itertuples(index=False, name=None)
-    return {run: Costs(*figures) for run, *figures in rows}
 
 
 # --- the roofline -------------------------------------------------------------------------------------
@@ -307,12 +285,10 @@ class Roof:
 
 def roofs(bound: Bound) -> tuple[Roof | None, Roof | None]:
     """The roofs of a device by its datasheet and as measured; None without both peaks."""
-    measured = (bound.measured_flops_per_s, bound.measured_bytes_per_s)
-    datasheet, here = (
-        Roof(flops, moved) if flops and moved else None
-        for flops, moved in ((bound.flops_per_s, bound.bytes_per_s), measured)
-    )
-    return datasheet, here
+    datasheet = bound.flops_per_s, bound.bytes_per_s
+    measured = bound.measured_flops_per_s, bound.measured_bytes_per_s
+    known, here = (Roof(*both) if all(both) else None for both in (datasheet, measured))  # type: ignore[arg-type]
+    return known, here
 
 
 def place(work: pd.DataFrame, peaks: "pd.DataFrame | Bound") -> pd.DataFrame:

@@ -5,6 +5,7 @@ what its kernels cost.
 """
 
 import zlib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,16 +16,15 @@ import pandas as pd
 
 from analysis.display.metrics import telling
 from analysis.display.numbers import label_of
-from analysis.frames.kernel_sums import COSTS, Costs
+from analysis.frames.kernel_sums import costs
 from analysis.frames.steps import Series, all_series
 from analysis.frames.study import Source, Study
 from analysis.measures.lateness import parts_of_stages
-from analysis.measures.peaks import Bound, bound_of, costs_of
+from analysis.measures.peaks import Bound, bound_of
 from analysis.statistics import estimates
 from jobs.run_fields import fields_of, is_default, own_names
 from profiling.findings import Finding
 
-NAN = float("nan")
 UNPROFILED, PROFILED = "unprofiled runs", "profiled runs"  # by which a point is timed
 NO_SAMPLES = "samples per step are unknown; run the program with profiling.watch --samples N (per rank)"
 OWN_RUNS = "it needs runs that scaleprof started or watched"
@@ -59,7 +59,7 @@ class Point:
         timed, profiled: its runs with their steps.
         timed_by: which runs those are that time it.
         bound: the peaks of its device.
-        cost: of its kernels, mean over its profiled runs.
+        cost: of its kernels (:func:`~analysis.frames.kernel_sums.costs`), mean over its profiled runs.
         baseline: the point of fewer ranks with which it is compared; None: there is none.
     """
 
@@ -68,7 +68,7 @@ class Point:
     profiled: Runs = ()
     timed_by: str = UNPROFILED
     bound: Bound = _NO_BOUND
-    cost: Costs | None = None
+    cost: pd.Series | None = None
     baseline: "Point | None" = None
 
     @property
@@ -96,13 +96,9 @@ class Point:
         return list({source.id: source for source, _ in (*self.timed, *self.profiled)}.values())
 
     @property
-    def on_cpus(self) -> bool:
-        return all(run.on_cpus for run in self.runs)
-
-    @property
     def label(self) -> str:
         nodes, gpus = self.fields["nodes"], self.fields["gpus_per_node"]
-        unit = "rank" if self.on_cpus else "GPU"
+        unit = "rank" if all(run.on_cpus for run in self.runs) else "GPU"
         # Of a program that was watched, the precision of gradients may be unknown.
         grad = f", {self.fields['grad']} gradients" if self.fields["grad"] else ""
         return f"{nodes} node{'s' * (nodes != 1)} x {gpus} {unit}{'s' * (gpus != 1)}{grad}"
@@ -173,34 +169,34 @@ def bases_of(every: Sequence[Fields], scaling: Scaling) -> list[int]:
     Args:
         every: the fields of each point.
     """
-    alike: dict[tuple, list[int]] = {}
-    on_one: dict[tuple, list[int]] = {}
+
+    def key(own: Fields, *without: str) -> tuple:
+        if scaling == "strong":
+            # The global batch; of a program whose samples are unknown, none is known to be that of another.
+            own = {**own, "batch": (own["batch"] or 1) * _size(own)}
+        return tuple(str(value) for name, value in own.items() if name not in (*NOT_ALIKE, *without))
+
+    alike, on_one = defaultdict(list), defaultdict(list)
     for place, own in enumerate(every):
-        alike.setdefault(_key(own, scaling), []).append(place)
+        alike[key(own)].append(place)
         if _size(own) == 1:
-            on_one.setdefault(_key(own, scaling, "grad"), []).append(place)
-
-    def order(place: int, own: Fields) -> tuple:
-        other = every[place]
-        return _size(other), other["nodes"], other["batches"] != own["batches"]
-
+            on_one[key(own, "grad")].append(place)
     bases = []
     for own in every:
-        base = min(alike[_key(own, scaling)], key=lambda place: order(place, own))
-        ones = on_one.get(_key(own, scaling, "grad"), []) if _size(every[base]) > 1 else []
-        bases.append(min(ones, key=lambda place: every[place]["grad"] != "fp32", default=base))
+        order = {
+            place: (_size(every[place]), every[place]["nodes"], every[place]["batches"] != own["batches"])
+            for place in alike[key(own)]
+        }
+        base = min(order, key=order.__getitem__)
+        if _size(every[base]) > 1:
+            ones = on_one[key(own, "grad")]
+            base = min(ones, key=lambda place: every[place]["grad"] != "fp32", default=base)
+        bases.append(base)
     return bases
 
 
 def _size(fields: Fields) -> int:
     return int(fields["nodes"] * fields["gpus_per_node"])
-
-
-def _key(fields: Fields, scaling: Scaling, *without: str) -> tuple:
-    if scaling == "strong":
-        # The global batch; of a program whose samples are unknown, none is known to be that of another.
-        fields = {**fields, "batch": (fields["batch"] or 1) * _size(fields)}
-    return tuple(str(value) for name, value in fields.items() if name not in (*NOT_ALIKE, *without))
 
 
 # --- the points of a study --------------------------------------------------------------------------------
@@ -213,37 +209,27 @@ def points_of(study: Study, scaling: Scaling | None = "weak") -> list[Point]:
         scaling: by which baselines are found; None: as :func:`choose_scaling` finds.
     """
     kept: dict[tuple, list[Point]] = study.kept("points")
-
-    def key() -> tuple:
-        return (scaling, *(source.id for source in study.sources))
-
-    if key() not in kept:
-        points = _points(study, scaling)
-        kept[key()] = points  # by another key if runs turned out to be unusable, which are in none of them
-    return kept[key()]
-
-
-def _points(study: Study, scaling: Scaling | None) -> list[Point]:
+    key = scaling, *(source.id for source in study.sources)
+    if key in kept:
+        return kept[key]
     series = all_series(study)
     # Load first, so that runs with damaged tables are excluded.
-    costs = costs_of(study, [source for source in study.of_kind("run") if source.fields["profile"] != "none"])
-    runs: dict[tuple, list[tuple[Source, Series]]] = {}
+    cost = costs(study, [source for source in study.of_kind("run") if source.fields["profile"] != "none"])
+    runs = defaultdict(list)
     for source in study.of_kind("run"):
-        key = tuple(map(str, point_fields(source.fields).items()))
-        runs.setdefault(key, []).append((source, series[source.id]))
+        runs[tuple(map(str, point_fields(source.fields).items()))].append((source, series[source.id]))
     points = []
     for of_point in runs.values():
         profiled = tuple(run for run in of_point if run[0].fields["profile"] != "none")
-        unprofiled = tuple(run for run in of_point if run[0].fields["profile"] == "none")
-        known = [costs[source.id] for source, _ in profiled if source.id in costs]
-        means = {name: float(np.mean([getattr(one, name) for one in known])) for name in COSTS if known}
+        timed = tuple(run for run in of_point if run[0].fields["profile"] == "none")
+        known = cost[cost.index.isin([source.id for source, _ in profiled])]
         points.append(Point(
             point_fields(of_point[0][0].fields),
-            timed=(timed := unprofiled or profiled),
+            timed=timed or profiled,
             profiled=profiled,
-            timed_by=UNPROFILED if unprofiled else PROFILED,
-            bound=bound_of(study, timed[0][0]),
-            cost=Costs(sum(one.batches for one in known), **means) if known else None,
+            timed_by=UNPROFILED if timed else PROFILED,
+            bound=bound_of(study, (timed or profiled)[0][0]),
+            cost=known.mean() if len(known) else None,
         ))  # fmt: skip
     bases = bases_of([point.fields for point in points], scaling or choose_scaling(points))
     points = [
@@ -252,6 +238,8 @@ def _points(study: Study, scaling: Scaling | None) -> list[Point]:
     ]
     for finding in findings(points):
         study.log.add(finding)
+    # Runs that turned out to be unusable are in none of them.
+    kept[scaling, *(source.id for source in study.sources)] = points
     return points
 
 
@@ -269,18 +257,21 @@ def findings(points: Sequence[Point]) -> Iterator[Finding]:
         worst = max(tails, key=lambda point: point.tail_ns / point.mean_ns)
         data = {"n": len(tails), "of": of, "tail_pct": 100 * worst.tail_ns / worst.mean_ns}
         yield Finding("few_long_steps", configuration=_label(worst, points), data=data)
-    lengths: dict[tuple, set[int]] = {}
+    lengths = defaultdict(set)
     for point in points:
         key = tuple(str(value) for name, value in point.fields.items() if name != "batches")
-        lengths.setdefault(key, set()).add(point.fields["batches"])
+        lengths[key].add(point.fields["batches"])
         devices = {device for one in (point, point.base) for run in one.runs for device in run.devices}
         if len(devices) > 1:
             yield Finding("devices_differ", configuration=_label(point, points), data={"devices": devices})
-        own, base = _threads(point), _threads(point.base)
+        threads, base = (
+            {rank.threads for run, _ in one.timed if run.manifest for rank in run.manifest.ranks} - {0, None}
+            for one in (point, point.base)
+        )
         # Where ranks have GPUs, CPU threads do little of the work.
-        if point.on_cpus and own and base and own != base:
-            threads = {"threads": own, "base": base}
-            yield Finding("threads_differ", configuration=_label(point, points), data=threads)
+        if devices <= {"cpu"} and threads and base and threads != base:
+            differ = {"threads": threads, "base": base}
+            yield Finding("threads_differ", configuration=_label(point, points), data=differ)
     for differing in {tuple(sorted(one)) for one in lengths.values() if len(one) > 1}:
         yield Finding("not_compared", data={"what": [f"runs of {length} steps" for length in differing]})
     if profiled := sum(point.timed_by == PROFILED for point in points):
@@ -291,8 +282,3 @@ def _label(point: Point, points: Sequence[Point]) -> str:
     """Its label, and, where others have the same, what tells it from these."""
     alike = [one.fields for one in points if one.label == point.label]
     return ", ".join([point.label, *filter(None, [label_of(point.fields, telling(alike, POINT_FIELDS))])])
-
-
-def _threads(point: Point) -> set[int]:
-    reports = [rank for run, _ in point.timed if run.manifest for rank in run.manifest.ranks]
-    return {rank.threads for rank in reports if rank.threads}

@@ -4,6 +4,7 @@ Costs (time, images) are summed over the points of a group first, ratios are for
 configuration at one world size (a point), of a group of these, or of files of the reference.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,6 @@ from analysis.display.metrics import (
     FIELDS_OF_RUNS,
     Metric,
     Rows,
-    columns,
     fields,
     filled,
     names_of,
@@ -26,7 +26,7 @@ from analysis.display.metrics import (
     records,
     telling,
 )
-from analysis.display.numbers import digits, in_order, shown
+from analysis.display.numbers import in_order, shown
 from analysis.display.terminal import Answer, Part
 from analysis.frames.divide import PARTS, WITHIN
 from analysis.frames.load import no_result
@@ -52,44 +52,25 @@ from profiling.errors import UserError
 
 _METHOD = Metric("method", "corrected or published", text=True)
 _SCALING = (
-    Metric("scaling", "weak (fixed per-GPU batch size) or strong (fixed global batch size)", text=True),
+    Metric("scaling", "weak (fixed batch size per GPU) or strong (fixed global batch size)", text=True),
     Metric("runs", "runs that give the durations (of a group: of all its configurations)"),
     Metric("kind_of_runs", "kind of these runs (unprofiled, if there are any)", text=True, detail=True),
-    Metric(
-        "step_ms",
-        "median step duration of the job (that of its slowest rank)",
-        "step, ms\nmedian",
-        CONFIDENCE,
-    ),
-    Metric(
-        "p95_ms",
-        "95th percentile of the steps of these runs, without warmup (empty below 20 steps)",
-        "p95\nms",
-        priority=0,
-        detail=True,
-    ),
+    Metric("step_ms", "median step of the job (that of its slowest rank)", "step, ms\nmedian", CONFIDENCE),
+    Metric("p95_ms", "95th percentile of steady steps (empty below 20)", "p95\nms", detail=True),
     Metric("p99_ms", "99th percentile (empty below 100 steps)", "p99\nms", detail=True),
     Metric("max_ms", "longest step", "max\nms", detail=True),
     Metric("images_per_s", "images of all ranks divided by the job's time", "images\n/s", CONFIDENCE),
     Metric("speedup", "images/s divided by that of the baseline", "speedup", CONFIDENCE, places=2),
-    Metric(
-        "scaling_efficiency_pct",
-        "speedup divided by the increase in ranks (of configurations with a baseline)",
-        "scaling eff.\n%",
-        CONFIDENCE,
-        places=1,
-        priority=2,
-    ),
+    Metric("scaling_efficiency_pct", "speedup divided by the increase in ranks", "scaling eff.\n%",
+           CONFIDENCE, places=1, priority=2),
     Metric("interval_note", "reason why there is no interval", text=True, detail=True),
     Metric("interval_seed", "seed of the resampling", detail=True),
     Metric("base", "baseline: the smallest world size of the configuration", text=True, detail=True),
     Metric("base_world_size", "world size of the baseline"),
     Metric("base_images_per_s", "images/s of the baseline", detail=True),
-)
+)  # fmt: skip
 _STARTED = (
-    Metric(
-        "warmup_dropped", "warmup steps left out at the start, sum over these runs", "warmup", detail=True
-    ),
+    Metric("warmup_dropped", "warmup steps left out, sum over these runs", "warmup", detail=True),
     *(
         Metric(f"{stage}_ms", f"median of {name}, mean over ranks", f"{head}\nms", detail=True)
         for stage, (head, name) in STAGES_SHOWN.items()
@@ -122,10 +103,8 @@ _AGAINST_BASE = [
 # Of a group of several world sizes: durations, and what goes with the number of ranks.
 _OF_ONE_SIZE = [
     name
-    for metric in (*METRICS, *use.METRICS)
-    if metric.name.endswith(("_ms", "_ms_per_step", "images_per_s"))
-    or metric.name in ("speedup", "startup_s")
-    for name in metric.names
+    for name in names_of((*METRICS, *use.METRICS))
+    if re.search(r"(_ms|_ms_per_step|images_per_s|speedup|^startup_s)(_low|_high)?$", name)
 ]
 ABOVE_IDEAL_PCT = 105.0  # an efficiency that is surely more than this is worth a line
 
@@ -260,8 +239,7 @@ def of_runs(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None 
     frame = pd.concat([of_groups, pd.DataFrame(made)], axis=1)
     frame = frame.reindex(columns=list(dict.fromkeys([*frame, *names_of((*METRICS, *use.METRICS))])))
     frame["base_world_size"] = frame["base_world_size"].astype("Int64")
-    _drop_false_baselines(study, frame)
-    _drop_unknown_samples(study, frame)
+    _drop_baselines(study, frame)
     if above := [row["scaling_efficiency_pct"] for row in records(frame) if above_ideal(row)]:
         study.note("above_ideal", n=len(above), of=len(frame), efficiency_pct=max(above))
     # A mean over world sizes is the duration of no job.
@@ -298,10 +276,8 @@ def figures(
             loss.
     """
     known = parts or {}
-    return {
-        "scaling": scaling, **_durations(points), **_against_base(points, known),
-        **use.use_of_device(points, known),
-    }  # fmt: skip
+    of_device = use.use_of_device(points, known)
+    return {"scaling": scaling, **_durations(points), **_against_base(points, known), **of_device}
 
 
 def _durations(points: Sequence[Point]) -> dict[str, Any]:
@@ -386,81 +362,66 @@ def above_ideal(row: Mapping[str, Any]) -> bool:
     return row["world_size"] != row["base_world_size"] and least is not None and least > ABOVE_IDEAL_PCT
 
 
-def _drop_false_baselines(study: Study, frame: pd.DataFrame) -> None:
-    """Take the baseline from rows that are their own though there are fewer ranks, which do not compare.
+def _drop_baselines(study: Study, frame: pd.DataFrame) -> None:
+    """Take the baseline from rows that cannot be compared with fewer ranks, though there are some.
 
-    Of another command of the same model, and of named folders that differ in batch per rank and in all.
+    Of another command of the same model; of named folders that differ in batch per rank and in all; and where
+    samples are unknown, of the row or of its baseline: whether ranks did as much as on fewer is not known.
     """
     # A row of a group may mix world sizes: it is neither compared nor compared with.
     sized = records(frame[frame["world_size"].notna()].reset_index(names="place"))
+    dropped = pd.Series(False, frame.index)
     for row in sized:
-        ranks = row["world_size"]
+        ranks, own = row["world_size"], row.get("batch")
         fewer = [one for one in sized if one["world_size"] < ranks]
         if not fewer or ranks != row["base_world_size"]:
             continue
         least = min(fewer, key=lambda one: one["world_size"])
-        own, other = row.get("batch"), least.get("batch")
+        other = least.get("batch")
         other_batch = own and other and own != other and own * ranks != other * least["world_size"]
         programs = {one.get("program") for one in fewer if one.get("model") == row.get("model")}
-        if row.get("program") and programs - {None, "", row["program"]}:
-            differs = "command"
-        elif study.named and other_batch:
-            differs = "batch size"
-        else:
-            continue
-        _drop_baseline(frame, frame.index == row["place"])
-        study.note("not_compared", what=f"{ranks} ranks, other {differs}")
-
-
-def _drop_baseline(frame: pd.DataFrame, rows: Any) -> None:
-    frame.loc[rows, _AGAINST_BASE] = np.nan
-    frame.loc[rows, "base"] = ""
-    frame.loc[rows, "base_world_size"] = frame.loc[rows, "world_size"].astype("Int64")
-
-
-def _drop_unknown_samples(study: Study, frame: pd.DataFrame) -> None:
-    """Take the baseline from rows whose samples, or those of their baseline, are unknown.
-
-    Without them it is not known whether each rank did as much as on fewer ranks, or all ranks together did.
-    """
+        other_command = row.get("program") and programs - {None, "", row["program"]}
+        if other_command or (study.named and other_batch):
+            dropped[row["place"]] = True
+            differs = "command" if other_command else "batch size"
+            study.note("not_compared", what=f"{ranks} ranks, other {differs}")
     unknown = frame["images_per_s"].isna()
     compared = (frame["world_size"].astype("Int64") != frame["base_world_size"]).fillna(True)
-    of_base = frame["base_images_per_s"].isna() & compared
-    _drop_baseline(frame, unknown | of_base)
+    dropped |= unknown | (frame["base_images_per_s"].isna() & compared)
     if unknown.any():
         study.note("not_recorded", what="samples per step", n=int(unknown.sum()), of=len(frame))
+    frame.loc[dropped, _AGAINST_BASE] = np.nan
+    frame.loc[dropped, "base"] = ""
+    frame.loc[dropped, "base_world_size"] = frame.loc[dropped, "world_size"].astype("Int64")
 
 
 # --- tables -----------------------------------------------------------------------------------------------
 
 _SHARES = (
-    "flops_efficiency_of_kernels",
-    "flops_efficiency_of_step",
-    "bandwidth_efficiency_of_kernels",
-    "bandwidth_efficiency_of_step",
-    "mfu",
+    "flops_efficiency_of_kernels", "flops_efficiency_of_step", "bandwidth_efficiency_of_kernels",
+    "bandwidth_efficiency_of_step", "mfu",
+)  # fmt: skip
+_OF_FILES = (
+    ("PyProf kernel tables, corrected method", "tables", reference.METRICS[1:]),
+    ("Published method", "application_s", tau.METRICS),
+    ("Published method, PyProf tables timed by TAU", "step_duration_s", reference.SCALED_METRICS),
 )
 
 
 def tables(rows: Rows, group_by: Sequence[str] = (), with_loss: bool = True) -> list[Part]:
     """The terminal's tables: durations and scaling, what is lost, use of the device, and reference files'."""
     own = [without_unusable_intervals(row) for row in rows if row.get("scaling")]
-    tables = []
-    if own:
-        tables.append(_time_part(own, group_by))
-        tables += [lost] if with_loss and (lost := loss_part(own, group_by)) else []
-        used = _use_part(own, group_by)
-        if filled(used.columns[len(_who(own, group_by)) :], own):
-            tables.append(used)
-    for title, kind, metrics in (
-        ("PyProf kernel tables, corrected method", "tables", reference.METRICS[1:]),
-        ("Published method", "application_s", tau.METRICS),
-        ("Published method, PyProf tables timed by TAU", "step_duration_s", reference.SCALED_METRICS),
-    ):
+    lost = loss_part(own, group_by) if own and with_loss else None
+    tables = [_time_part(own, group_by)] if own else []
+    tables += [part for part in (lost, _use_part(own, group_by) if own else None) if part]
+    for title, kind, metrics in _OF_FILES:
         if some := [row for row in rows if row.get(kind) is not None]:
             figures = [one for one in metrics if one.name not in ("runs", "base_nodes")]
-            tables.append(Part(title, some, columns([*_who(some, group_by), *figures])))
+            tables.append(Part(title, some, [*_who(some, group_by), *figures]))
     return tables
+
+
+_LATE = "Growth of each stage relative to the baseline, without waiting for late ranks; negative: it shrank."
 
 
 def _who(some: Rows, group_by: Sequence[str]) -> list[Metric]:
@@ -470,19 +431,17 @@ def _who(some: Rows, group_by: Sequence[str]) -> list[Metric]:
 
 
 def _time_part(own: Rows, group_by: Sequence[str]) -> Part:
-    rate, speedup = picked(METRICS, "images_per_s", "speedup")
-    efficiency, *runs = picked(METRICS, "scaling_efficiency_pct", "runs", "warmup_dropped")
+    step, rate, speedup, *others = picked(
+        METRICS, "step_ms", "images_per_s", "speedup", "scaling_efficiency_pct", "runs", "warmup_dropped"
+    )
+    who = [*_who(own, group_by), step, rate.alone]
     # Where none is compared with another, 100 % would look like a result.
-    compared = any(map(_is_compared, own))
-    scaling = [speedup.alone, efficiency] if compared else []
-    timed = picked(METRICS, "step_ms", "p95_ms")
-    shown = columns([*_who(own, group_by), *timed, rate.alone, *scaling, *runs])
-    if not compared:
-        return Part("Steps and throughput", own, shown)
+    if not any(map(_is_compared, own)):
+        return Part("Steps and throughput", own, [*who, *others[1:]])
     kind = own[0]["scaling"]
     per = "per-rank" if all(row["device_name"] == "cpu" for row in own) else "per-GPU"
     title = f"{kind.capitalize()} scaling (fixed {per if kind == 'weak' else 'global'} batch size)"
-    return Part(title, own, shown)
+    return Part(title, own, [*who, speedup.alone, *others])
 
 
 def _is_compared(row: Mapping[str, Any]) -> bool:
@@ -504,81 +463,34 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
     ]
     if not scaled:
         return None
+    who = [*_who(own, group_by), *picked(loss.METRICS, "loss_pct")]
     if all(row["loss_compute_pct"] is None for row in scaled):
-        return _by_stages_part(scaled, group_by)
-    split = any(row["loss_exposed_transfer_pct"] is not None for row in scaled)
-    host_bound = any(row["loss_idle_host_bound_pct"] is not None for row in scaled)
-    names = (*PARTS[:2], *(WITHIN["exposed_communication"] if split else ()), *PARTS[2:], "unattributed")
-    parts_of_it = picked(loss.METRICS, *(f"loss_{name}_pct" for name in names))
-    details = [f"loss_{name}_pct" for name in WITHIN["exposed_communication"]]
+        # No profiled run tells the parts; every run has stages.
+        by_stages = picked(loss.METRICS, *(f"loss_{name}_pct" for name in (*BY_STAGES, "wait_data")))
+        title = "Loss of scaling efficiency by stage, percentage points"
+        return Part(title, scaled, [*who, *by_stages], _LATE)
+    names = (*PARTS[:2], *WITHIN["exposed_communication"], *PARTS[2:], "unattributed", "idle_host_bound")
+    optional = [f"loss_{name}_pct" for name in (*WITHIN["exposed_communication"], "idle_host_bound")]
     shown = [
-        *columns([*_who(own, group_by), *picked(loss.METRICS, "loss_pct")]),
-        *(
-            replace(
-                one.alone, cell=one.printed if intervals else None, priority=0 if one.name in details else 2
-            )
-            for one in parts_of_it
-        ),
-        *(
-            replace(one.alone, priority=0)
-            for one in picked(loss.METRICS, "loss_idle_host_bound_pct")
-            if host_bound
-        ),
+        replace(one.alone, cell=one.printed if intervals else None, priority=0 if one.name in optional else 2)
+        for one in picked(loss.METRICS, *(f"loss_{name}_pct" for name in names))
+        if one.name not in optional or any(row[one.name] is not None for row in scaled)
     ]
+    title = "Loss of scaling efficiency by part of the step, percentage points"
     caption = "Growth of each part of a profiled step relative to the baseline; negative: it shrank."
-    return Part("Loss of scaling efficiency by part of the step, percentage points", scaled, shown, caption)
+    return Part(title, scaled, [*who, *shown], caption)
 
 
-def _by_stages_part(scaled: Rows, group_by: Sequence[str]) -> Part:
-    """The same where no profiled run tells the parts: by stages, which every run has."""
-    names = (*BY_STAGES, "wait_data")
-    by_stages = picked(loss.METRICS, "loss_pct", *(f"loss_{name}_pct" for name in names))
-    title = "Loss of scaling efficiency by stage, percentage points"
-    return Part(title, scaled, columns([*_who(scaled, group_by), *by_stages]), _LATE)
-
-
-_LATE = "Growth of each stage relative to the baseline, without waiting for late ranks; negative: it shrank."
-
-
-def _use_part(own: Rows, group_by: Sequence[str]) -> Part:
-    # A CPU has no datasheet to stand beside.
-    of_sheet, of_measured = (
-        any(row.get(f"{kind}_tflops_per_s") or row.get(f"{kind}_gb_per_s") for row in own)
-        for kind in ("peak", "measured")
-    )
+def _use_part(own: Rows, group_by: Sequence[str]) -> Part | None:
+    """Shares of the datasheet's peak, or, where that is not known, of the measured one; None: no figure."""
+    of_sheet = any(row.get("peak_tflops_per_s") or row.get("peak_gb_per_s") for row in own)
+    beside = "_pct" if of_sheet else "_of_measured_pct"
     exposed, perturbation = picked(use.METRICS, "exposed_communication_ms", "perturbation")
-    who, others = columns(_who(own, group_by)), columns([exposed, perturbation.alone])
-    shares = [_peaks_beside(name, of_sheet, of_measured) for name in _SHARES]
-    if not filled(shares, own):
-        return Part("Communication, and the cost of profiling", own, [*who, *others])
-    peaks = ["the datasheet's peak"] * of_sheet + ["the measured peak"] * (of_measured or not of_sheet)
-    of_what = "% of " + " | of ".join(peaks)
-    return Part(f"Use of the device: {of_what}", own, [*who, *shares, *others], _peaks(own))
-
-
-def _peaks_beside(name: str, of_sheet: bool, of_measured: bool) -> Metric:
-    """A share of the peak that is known, the datasheet's or the measured one; of both ``31.2 | 40.5``."""
-    sheet, measured = picked(use.METRICS, f"{name}_pct", f"{name}_of_measured_pct")
-    if not (of_sheet and of_measured):
-        return sheet.alone if of_sheet else measured
-
-    def printed(row: Mapping[str, Any]) -> str:
-        shares = [one.printed(row) for one in (sheet.alone, measured)]
-        return "-" if shares == ["-", "-"] else " | ".join(shares)
-
-    return replace(sheet.alone, cell=printed)
-
-
-def _peaks(own: Rows) -> str:
-    """The peaks of each device, datasheet and measured, a line each."""
-    lines = []
-    for device in dict.fromkeys(row["device_name"] for row in own):
-        texts = []
-        for kind, where in (("peak", "datasheet"), ("measured", "measured")):
-            for name, unit in (("tflops_per_s", "TFLOP/s"), ("gb_per_s", "GB/s")):
-                of_device = (row.get(f"{kind}_{name}") for row in own if row["device_name"] == device)
-                if values := sorted({value for value in of_device if value}):
-                    span = " to ".join(dict.fromkeys(digits(one, 3) for one in (values[0], values[-1])))
-                    texts.append(f"{span} {unit} ({where})")
-        lines.append(f"Peaks of {device}: {', '.join(texts)}" if texts else "")
-    return "\n".join(filter(None, lines))
+    shares = [one.alone for one in picked(use.METRICS, *(f"{name}{beside}" for name in _SHARES))]
+    shares = filled(shares, own)
+    others = [exposed, perturbation.alone]
+    if not filled([*shares, *others], own):
+        return None
+    peak = "the datasheet's peak" if of_sheet else "the measured peak"
+    title = f"Use of the device, % of {peak}" if shares else "Communication, and the cost of profiling"
+    return Part(title, own, [*_who(own, group_by), *shares, *others])

@@ -16,8 +16,7 @@ from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.divide import PARTS, SPLIT, WITHIN
 from analysis.frames.steps import steps
 from analysis.frames.study import Source, Study
-from analysis.measures import anatomy, batches
-from analysis.measures.kernels import kernels_of
+from analysis.measures import anatomy, batches, kernels
 from analysis.measures.points import Scaling
 
 # What a step is made of, each time once.
@@ -155,12 +154,9 @@ def in_common(a: dict[str, float], b: dict[str, float]) -> float:
 
 def launches_of(study: Study, source: Source) -> dict[str, float]:
     """How often the model launches each kernel per batch."""
-    found: dict[str, float] = {}
-    for row in kernels_of(study, source):
-        if row["class"] != "communication":
-            name = str(row["kernel"])
-            found[name] = found.get(name, 0.0) + row["calls_per_step"]
-    return found
+    launches = kernels.figures(study, [source], ("kernel", "class"))
+    calls = launches[launches["class"] != "communication"].groupby("kernel")["calls_per_step"].sum()
+    return {str(name): float(count) for name, count in calls.items()}
 
 
 def _of_first_program(study: Study, group: pd.DataFrame, sources: dict[str, Source]) -> pd.DataFrame:

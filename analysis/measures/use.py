@@ -20,80 +20,43 @@ COVERAGE_PCT = (95.0, 105.0)  # of the analytic FLOPs; what is counted outside o
 # Values of use_note.
 SLOWED, AT_ONCE = "kernels were timed in slower steps (profiled)", "several kernels run at once"
 
-_MEASURED = "the same, relative to the peak measured on this machine"
-
 
 def _beside_peaks(
     what: str, meaning: str, header: str, interval: str = "", detail: bool = False
 ) -> tuple[Metric, Metric]:
     """A share of the datasheet's peak, and that of the measured one."""
     sheet = Metric(f"{what}_pct", meaning, header, interval, significant=3, detail=detail)
-    return sheet, Metric(f"{what}_of_measured_pct", _MEASURED, header, significant=3, detail=detail)
+    measured = "the same, relative to the peak measured on this machine"
+    return sheet, Metric(f"{what}_of_measured_pct", measured, header, significant=3, detail=detail)
 
 
 METRICS = (
     Metric("profiled_runs", "number of profiled runs", detail=True),
-    Metric(
-        "perturbation",
-        "duration of a profiled step divided by that of an unprofiled one",
-        "profiled/\nunprofiled",
-        CONFIDENCE,
-        places=2,
-    ),
+    Metric("perturbation", "duration of a profiled step divided by that of an unprofiled one",
+           "profiled/\nunprofiled", CONFIDENCE, places=2),
     Metric("tflop_per_step", "FLOPs of a step per rank, from its kernels, 1e12", detail=True),
     Metric("flop_coverage_pct", "tflop_per_step divided by the analytic count", detail=True),
     Metric("kernel_ms_per_step", "kernel time of the model per step and rank", detail=True),
-    *_beside_peaks(
-        "flops_efficiency_of_kernels",
-        "FLOPs divided by kernel time and the datasheet's peak",
-        "FLOPS eff. %\nof kernels",
-    ),
-    *_beside_peaks(
-        "bandwidth_efficiency_of_kernels",
-        "bytes divided by kernel time and the datasheet's peak",
-        "bandw. eff. %\nof kernels",
-    ),
-    *_beside_peaks(
-        "flops_efficiency_of_step",
-        "FLOPs divided by step duration and the datasheet's peak",
-        "FLOPS eff. %\nof step",
-        CONFIDENCE,
-    ),
-    *_beside_peaks(
-        "bandwidth_efficiency_of_step",
-        "bytes divided by step duration and the datasheet's peak",
-        "bandw. eff. %\nof step",
-        CONFIDENCE,
-        detail=True,
-    ),
-    *_beside_peaks(
-        "mfu",
-        "model FLOPS utilization: analytic FLOPs divided by step duration and datasheet peak",
-        "MFU\n%",
-        CONFIDENCE,
-    ),
-    Metric(
-        "use_note",
-        "reason why efficiencies of the kernels are below those of the step",
-        text=True,
-        detail=True,
-    ),
-    Metric(
-        "exposed_communication_ms",
-        "communication per step and rank, not overlapped with computation (as in analysis.anatomy)",
-        "exposed\ncomm., ms",
-    ),
-    Metric(
-        "overlapped_communication_ms",
-        "communication per step and rank that is overlapped with computation",
-        detail=True,
-    ),
+    *_beside_peaks("flops_efficiency_of_kernels", "FLOPs divided by kernel time and the datasheet's peak",
+                   "FLOPS eff. %\nof kernels"),
+    *_beside_peaks("bandwidth_efficiency_of_kernels", "bytes divided by kernel time and the datasheet's peak",
+                   "bandw. eff. %\nof kernels"),
+    *_beside_peaks("flops_efficiency_of_step", "FLOPs divided by step duration and the datasheet's peak",
+                   "FLOPS eff. %\nof step", CONFIDENCE),
+    *_beside_peaks("bandwidth_efficiency_of_step", "bytes divided by step duration and the datasheet's peak",
+                   "bandw. eff. %\nof step", CONFIDENCE, detail=True),
+    *_beside_peaks("mfu", "model FLOPS utilization: analytic FLOPs over step duration and datasheet peak",
+                   "MFU\n%", CONFIDENCE),
+    Metric("use_note", "why efficiencies of kernels are below those of the step", text=True, detail=True),
+    Metric("exposed_communication_ms", "communication per step and rank that no computation overlaps",
+           "exposed\ncomm., ms"),
+    Metric("overlapped_communication_ms", "communication per step and rank that is overlapped", detail=True),
     Metric("device_name", "name of the device", text=True),
     Metric("peak_tflops_per_s", "peak FLOP rate (datasheet)", detail=True),
     Metric("peak_gb_per_s", "peak memory bandwidth (datasheet)", detail=True),
     Metric("measured_tflops_per_s", "peak FLOP rate (measured on this machine)", detail=True),
     Metric("measured_gb_per_s", "peak memory bandwidth (measured on this machine)", detail=True),
-)
+)  # fmt: skip
 
 
 # What is credited to kernels: its name in columns, that of its cost, and that of the peak.
@@ -112,36 +75,20 @@ def use_of_device(points: Sequence[Point], parts: Mapping[Point, Parts]) -> dict
         for name, peak, unit in (("tflops_per_s", "flops_per_s", 1e12), ("gb_per_s", "bytes_per_s", 1e9)):
             peaks = set(_peaks(points, prefix + peak))
             row[f"{kind}_{name}"] = peaks.pop() / unit if len(peaks) == 1 else np.nan
-    if all(point.cost for point in points):
+    if all(point.cost is not None for point in points):
         row |= _costs(points)
-        row["use_note"] = _below_step(points, row["kernel_ms_per_step"])
-    return row | _communication([parts.get(point, {}) for point in points])
-
-
-def _communication(parts: Sequence[Parts]) -> dict[str, float]:
-    """Exposed and overlapped, ms a step of a rank; empty: not known.
-
-    A trace of several ranks without a collective is not "0 ms exposed" (analysis/measures/loss.py).
-    """
+        # One device that works on one kernel at a time has no more of them than fits a step.
+        if (kernel_ns := 1e6 * row["kernel_ms_per_step"]) > np.mean([point.batch.value for point in points]):
+            recorded = [np.median([np.median(run) for run in _recorded(one)] or np.nan) for one in points]
+            row["use_note"] = SLOWED if kernel_ns <= np.mean(recorded) else AT_ONCE
+    # A trace of several ranks without a collective is not "0 ms exposed".
     names = ("exposed_communication", "overlapped_communication")
-    means = np.array(
-        [[of_point[name][0] if name in of_point else 0.0 for name in names] for of_point in parts]
-    )
-    if not means.any(axis=1).all():
-        return {}
-    return {f"{name}_ms": mean for name, mean in zip(names, means.mean(axis=0) / 1e6, strict=True)}
-
-
-def _below_step(points: Sequence[Point], kernel_ms: float) -> str:
-    """Why efficiencies of the kernels are below those of the step; empty: they are not.
-
-    One device that works on one kernel at a time cannot do so. Kernels are timed in profiled steps, steps in
-    unprofiled ones; and kernels that run at the same time are summed.
-    """
-    if kernel_ms <= np.mean([point.batch.value for point in points]) / 1e6:
-        return ""
-    recorded_ns = [np.median([np.median(run) for run in _recorded(point)] or np.nan) for point in points]
-    return SLOWED if kernel_ms <= np.mean(recorded_ns) / 1e6 else AT_ONCE
+    known = pd.DataFrame([
+        {name: parts.get(point, {}).get(name, [0.0])[0] for name in names} for point in points
+    ])  # fmt: skip
+    if known.any(axis=1).all():
+        row |= {f"{name}_ms": mean / 1e6 for name, mean in known.mean().items()}
+    return row
 
 
 def _peaks(points: Sequence[Point], name: str) -> np.ndarray:
@@ -149,23 +96,17 @@ def _peaks(points: Sequence[Point], name: str) -> np.ndarray:
     return np.array([getattr(point.bound, name) or np.nan for point in points])
 
 
-def _share_pct(total: float, seconds: np.ndarray, peaks: np.ndarray) -> np.ndarray:
-    """``total`` over what could be done in so many seconds (points, or points x resamples)."""
-    return 100 * total / (peaks @ seconds)
-
-
 def _of_step(name: str, total: float, points: Sequence[Point], peak: str) -> dict[str, float]:
     """``total`` over what could be done in the points' steps, in percent, with the interval of these."""
     seconds = np.array([point.batch.sampled() for point in points]) / 1e9
-    of_measured = _share_pct(total, seconds[:, 0], _peaks(points, f"measured_{peak}"))
+    of_measured = 100 * total / (_peaks(points, f"measured_{peak}") @ seconds[:, 0])
     return {
-        **estimates.columns_of(f"{name}_pct", _share_pct(total, seconds, _peaks(points, peak))),
+        **estimates.columns_of(f"{name}_pct", 100 * total / (_peaks(points, peak) @ seconds)),
         f"{name}_of_measured_pct": float(of_measured),
     }
 
 
 def _mfu(points: Sequence[Point]) -> dict[str, float]:
-    """Model FLOPS utilization: analytic FLOPs of a rank's step over its whole duration and the peak."""
     return _of_step("mfu", sum(map(analytic_flops, points)), points, "flops_per_s")
 
 
@@ -177,17 +118,17 @@ def analytic_flops(point: Point) -> float:
 
 
 def _costs(points: Sequence[Point]) -> dict[str, float]:
-    costs = [(point, point.cost) for point in points if point.cost]
-    row = {"kernel_ms_per_step": float(np.mean([cost.kernel_ns for _, cost in costs])) / 1e6}
+    costs = pd.DataFrame([point.cost for point in points])
+    row = {"kernel_ms_per_step": float(costs["kernel_ns"].mean()) / 1e6}
     for what, of, peak in _CREDITED:
-        # Its tool knows no shapes, and no run lent them: that is not 0 %.
-        credited = [point for point, cost in costs if getattr(cost, of)]
-        if not credited:
+        # Of others the tool knows no shapes, and no run lent them: that is not 0 %.
+        known = costs[of].to_numpy() > 0
+        if not known.any():
             continue
-        total = sum(getattr(point.cost, of) for point in credited)
-        seconds = np.array([cost.kernel_ns for point, cost in costs if point in credited]) / 1e9
+        credited = [point for point, one in zip(points, known, strict=True) if one]
+        total, seconds = costs[of].sum(), costs["kernel_ns"].to_numpy()[known] / 1e9
         for beside, prefix in (("", ""), ("_of_measured", "measured_")):
-            share = _share_pct(total, seconds, _peaks(credited, prefix + peak))
+            share = 100 * total / (_peaks(credited, prefix + peak) @ seconds)
             row[f"{what}_efficiency_of_kernels{beside}_pct"] = float(share)
         row |= _of_step(f"{what}_efficiency_of_step", total, credited, peak)
         if what == "flops":
@@ -198,21 +139,19 @@ def _costs(points: Sequence[Point]) -> dict[str, float]:
 
 def check(study: Study, points: Sequence[Point]) -> None:
     """Findings on points whose FLOPs cannot be right: not near the analytic count, or over a peak."""
-    costs = pd.DataFrame([_costs([point]) for point in points if point.cost])
-    costs = costs.reindex(columns=names_of(METRICS))
+    figures = [(_costs([point]) if point.cost is not None else {}) | _mfu([point]) for point in points]
+    shares = pd.DataFrame(figures).reindex(columns=names_of(METRICS))
+    costs = shares.loc[np.array([point.cost is not None for point in points], bool)]
     check_coverage(study, costs["flop_coverage_pct"])
+    checks = [("MFU", "datasheet", shares["mfu_pct"], 100.0)]
     for what, _, _ in _CREDITED:
-        of_kernels, of_step = (f"{what}_efficiency_of_{part}" for part in ("kernels", "step"))
-        measured = costs[[f"{of_kernels}_of_measured_pct", f"{of_step}_of_measured_pct"]].max(axis=1)
-        _check_peak(study, what, "measured", measured, ABOVE_PCT)
-        _check_peak(study, what, "datasheet", costs[f"{of_kernels}_pct"])
-    _check_peak(study, "MFU", "datasheet", pd.Series([_mfu([point])["mfu_pct"] for point in points]))
-
-
-def _check_peak(study: Study, what: str, peak: str, shares: pd.Series, most_pct: float = 100.0) -> None:
-    above = shares[shares > most_pct]
-    if len(above):
-        study.note("above_peak", what=what, peak=peak, n=len(above), of=len(shares), most_pct=above.max())
+        kernels, step = (f"{what}_efficiency_of_{part}" for part in ("kernels", "step"))
+        measured = costs[[f"{kernels}_of_measured_pct", f"{step}_of_measured_pct"]].max(axis=1)
+        checks.append((what, "measured", measured, ABOVE_PCT))
+        checks.append((what, "datasheet", costs[f"{kernels}_pct"], 100.0))
+    for what, peak, of, most_pct in checks:
+        if len(above := of[of > most_pct]):
+            study.note("above_peak", what=what, peak=peak, n=len(above), of=len(of), most_pct=above.max())
 
 
 def check_coverage(study: Study, coverage_pct: pd.Series) -> None:
@@ -244,15 +183,13 @@ def perturbation(points: Sequence[Point]) -> dict[str, float]:
     ]
     if not drawn:
         return {}
-    sums = [sum(one.value for one in side) for side in zip(*drawn, strict=True)]
+    sides = list(zip(*drawn, strict=True))
     weighted = [
-        (sign * one.value / total, one)
-        for sign, total, side in zip((1, -1), sums, zip(*drawn, strict=True), strict=True)
+        (sign * one.value / sum(each.value for each in side), one)
+        for sign, side in zip((1, -1), sides, strict=True)
         for one in side
     ]
     widening = estimates.shared_widening(weighted)
-    recorded, twins = (
-        np.sum([one.sampled(widening) for one in side], axis=0) for side in zip(*drawn, strict=True)
-    )
+    recorded, twins = (np.sum([one.sampled(widening) for one in side], axis=0) for side in sides)
     ratio = estimates.columns_of("perturbation", recorded / twins)
     return ratio if len(drawn) == len(points) else {"perturbation": ratio["perturbation"]}

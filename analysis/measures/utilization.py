@@ -3,7 +3,6 @@
 Of one device from the times of its kernels, and what the tool estimated of their launches.
 """
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,57 +28,26 @@ from profiling.workers import in_threads
 
 METRICS = (
     RANK,
-    Metric(
-        "gpu",
-        "index of the GPU; -1: the CPU",
-        "GPU",
-        show=lambda index: "CPU" if index < 0 else str(index),
-        key=True,
-    ),
+    Metric("gpu", "index of the GPU; -1: the CPU", "GPU", key=True,
+           show=lambda index: "CPU" if index < 0 else str(index)),
     Metric("device_name", "name of the device", text=True, table=False),
     Metric("device_memory_gb", "memory of the GPU, 1e9 bytes", table=False),
     Metric("compute_capability", "compute capability of the GPU", text=True, table=False),
-    Metric(
-        "attributed_steps",
-        "profiled steps with kernels; the next five columns cover only their time",
-        table=False,
-    ),
+    Metric("attributed_steps", "profiled steps with kernels, which the next five are of", table=False),
     Metric("profiled_ms", "duration of these steps", table=False),
-    Metric(
-        "gpu_utilization_pct",
-        "share of the time in which a kernel runs (no copies, no memory sets)",
-        "GPU\nutil. %",
-        places=1,
-    ),
-    Metric(
-        "sm_efficiency_pct",
-        "estimated: blocks per multiprocessor of running kernels, at most 1, mean over time",
-        "est. SM\neff. %",
-        places=1,
-    ),
-    Metric(
-        "achieved_occupancy_pct",
-        "estimated: achieved occupancy, mean over kernels weighted by time",
-        "est.\noccup. %",
-        places=1,
-    ),
-    Metric(
-        "communication_pct", "share of collectives in the summed kernel time", "comm. of\nkernels %", places=1
-    ),
-    Metric(
-        "images_per_s",
-        "images/s of all ranks, for the run's configuration, from the slowest rank's time",
-    ),
-    Metric(
-        "speedup",
-        "images/s relative to one rank of the same configuration",
-        "speedup",
-        CONFIDENCE,
-        places=2,
-        priority=2,
-    ),
+    Metric("gpu_utilization_pct", "share of the time in which a kernel runs (no copies or sets)",
+           "GPU\nutil. %", places=1),
+    Metric("sm_efficiency_pct", "estimated: blocks per multiprocessor of running kernels, at most 1",
+           "est. SM\neff. %", places=1),
+    Metric("achieved_occupancy_pct", "estimated: achieved occupancy of kernels, weighted by time",
+           "est.\noccup. %", places=1),
+    Metric("communication_pct", "share of collectives in the summed kernel time", "comm. of\nkernels %",
+           places=1),
+    Metric("images_per_s", "images/s of all ranks, for the run's configuration"),
+    Metric("speedup", "images/s relative to one rank of the same configuration", "speedup", CONFIDENCE,
+           places=2, priority=2),
     Metric("unknown", "reason why a value is missing", text=True, table=False),
-)
+)  # fmt: skip
 COLUMNS = {"Columns: run, the fields of the run, then": METRICS}
 _OF_RUN = ("images_per_s", "speedup", "speedup_low", "speedup_high")
 _READ = ("start_ns", "duration_ns", "class", "device", "blocks_per_sm", "occupancy_pct")
@@ -87,8 +55,6 @@ _NO_KERNELS = ("memcpy", "memset")
 # Values of unknown.
 _ON_CPU = "a CPU has no multiprocessors: utilization, SM efficiency and occupancy are defined for GPUs only"
 _NOT_RECORDED = "the profiler did not record blocks per multiprocessor and occupancy (profile: torch does)"
-_TITLE, _TITLE_CPUS = "Utilization of each GPU", "Utilization of each rank"
-_NO_DEVICE = "kernels without a device"
 _MOST_GPUS = 24  # of a run, all of which a table shows
 _IDLEST, _BUSIEST = 8, 3  # of more GPUs
 
@@ -112,59 +78,37 @@ def times_of(kernels: pd.DataFrame) -> Intervals:
     return kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
 
 
-def gpu_utilization_pct(kernels: pd.DataFrame, windows: Intervals) -> float:
-    """Time in which at least one kernel runs over that of ``windows`` (disjoint, in order)."""
-    return 100 * int(covered(windows, union(*times_of(kernels))).sum()) / length(windows)
+def of_device(kernels: pd.DataFrame, windows: Intervals, on_cpu: bool = False) -> dict[str, Any]:
+    """The figures of one device, and ``unknown``: why there are not all.
 
-
-def sm_efficiency_pct(kernels: pd.DataFrame, windows: Intervals) -> float | None:
-    """Mean over ``windows`` of the multiprocessors that have work: blocks a multiprocessor, at most one.
-
-    Of kernels that run at once the blocks add up before they are cut to one; where none runs it is 0. None
-    where no kernel has blocks.
+    Kernel times are those inside ``windows`` (disjoint, in order). Of kernels that run at once the blocks add
+    up before they are cut to one a multiprocessor; where none runs it is 0.
     """
-    known = kernels[kernels["blocks_per_sm"] > 0]
-    if known.empty:
-        return None
-    blocks, times = known["blocks_per_sm"].to_numpy(float), np.concatenate(times_of(known))
-    order = np.argsort(times, kind="stable")
-    level = np.cumsum(np.concatenate([blocks, -blocks])[order])[:-1]
-    pieces = (times[order][:-1], times[order][1:])
-    # What sums of floats leave where no kernel runs is no work.
-    working = np.where(level > 1e-9, np.minimum(level, 1.0), 0.0)
-    return 100 * float((working * covered(pieces, windows)).sum()) / length(windows)
-
-
-def achieved_occupancy_pct(kernels: pd.DataFrame, windows: Intervals) -> float | None:
-    """Mean of the kernels' estimated occupancies, weighted by their time in ``windows``; None: unknown."""
-    known = kernels[kernels["occupancy_pct"] >= 0]
-    times = covered(times_of(known), windows)
-    total = int(times.sum())
-    return float((known["occupancy_pct"].to_numpy() * times).sum()) / total if total else None
-
-
-def communication_pct(kernels: pd.DataFrame, windows: Intervals) -> float | None:
-    """Collectives in the summed time of kernels in ``windows``; None without any kernel."""
-    times = covered(times_of(kernels), windows)
-    total = int(times.sum())
-    return 100 * int(times[kernels["class"] == "communication"].sum()) / total if total else None
-
-
-def of_device(kernels: pd.DataFrame, windows: Intervals, on_cpu: bool) -> dict[str, Any]:
-    """The figures of one device, and ``unknown``: why there are not all."""
+    whole_ns, inside_ns = length(windows), covered(times_of(kernels), windows)
+    talks = (kernels["class"] == "communication").to_numpy()
     row: dict[str, Any] = {
-        "profiled_ms": length(windows) / 1e6,
-        "communication_pct": communication_pct(kernels, windows),
-    }
+        "profiled_ms": whole_ns / 1e6, "communication_pct": 100 * _mean(talks, inside_ns),
+    }  # fmt: skip
     if on_cpu:
         return {**row, "unknown": _ON_CPU}
-    row |= {
-        "gpu_utilization_pct": gpu_utilization_pct(kernels, windows),
-        "sm_efficiency_pct": sm_efficiency_pct(kernels, windows),
-        "achieved_occupancy_pct": achieved_occupancy_pct(kernels, windows),
-    }
-    known = row["sm_efficiency_pct"] is not None and row["achieved_occupancy_pct"] is not None
-    return {**row, "unknown": "" if known else _NOT_RECORDED}
+    row["gpu_utilization_pct"] = 100 * int(covered(windows, union(*times_of(kernels))).sum()) / whole_ns
+    occupancy = kernels["occupancy_pct"].to_numpy(float)
+    known = occupancy >= 0
+    row["achieved_occupancy_pct"] = _mean(occupancy[known], inside_ns[known])
+    blocky = kernels[kernels["blocks_per_sm"] > 0]
+    blocks, times = blocky["blocks_per_sm"].to_numpy(float), np.concatenate(times_of(blocky))
+    order = np.argsort(times, kind="stable")
+    level = np.cumsum(np.concatenate([blocks, -blocks])[order])[:-1]
+    # What sums of floats leave where no kernel runs is no work.
+    working = np.where(level > 1e-9, np.minimum(level, 1.0), 0.0)
+    worked = (working * covered((times[order][:-1], times[order][1:]), windows)).sum()
+    row["sm_efficiency_pct"] = 100 * float(worked) / whole_ns if len(blocky) else np.nan
+    recorded = not np.isnan([row["sm_efficiency_pct"], row["achieved_occupancy_pct"]]).any()
+    return {**row, "unknown": "" if recorded else _NOT_RECORDED}
+
+
+def _mean(values: np.ndarray, weights: np.ndarray) -> float:
+    return float((values * weights).sum() / weights.sum()) if weights.any() else np.nan
 
 
 # --- all ranks --------------------------------------------------------------------------------------------
@@ -181,21 +125,16 @@ def utilization(study: Study) -> Answer:
     on_cpus = bool((rows["gpu"] < 0).all())
     # Every rank's is the CPU.
     metrics = [replace(one, table=False) if on_cpus and one.name == "gpu" else one for one in METRICS]
-    return Answer(
-        rows,
-        [*OF_A_RUN[:-1], *metrics],
-        title=_TITLE_CPUS if on_cpus or study.on_cpus else _TITLE,
-        notable=notable(rows),
-    )
+    whose = "rank" if on_cpus or study.on_cpus else "GPU"
+    columns = [*OF_A_RUN[:-1], *metrics]
+    return Answer(rows, columns, title=f"Utilization of each {whose}", notable=notable(rows))
 
 
 def _of_study(study: Study) -> pd.DataFrame:
     found = [frame for _, frame in study.each(study.recorded, lambda source: _of_run(study, source))]
     if not found or all(frame.empty for frame in found):
-        raise UserError(
-            f"{study.path} holds no timed kernel of a profiled step: this needs a profiled run (profile: "
-            "torch)"
-        )
+        needs = "this needs a profiled run (profile: torch)"
+        raise UserError(f"{study.path} holds no timed kernel of a profiled step: {needs}")
     rows = study.with_fields(pd.concat(found, ignore_index=True)).drop(columns="repetition")
     return rows.merge(_speedups(study), on="run", how="left")
 
@@ -212,14 +151,12 @@ def _of_run(study: Study, source: Source) -> pd.DataFrame:
     for path, (of_devices, busy, unnamed) in zip(paths, in_threads(of_rank, paths), strict=True):
         rank = tables.rank_of(path.parent)
         if unnamed:
-            study.note("rows_left_out", source, rank=rank, n=unnamed, what=_NO_DEVICE)
+            study.note("rows_left_out", source, rank=rank, n=unnamed, what="kernels without a device")
         facts: dict[str, Any] = {
-            "run": source.id,
-            "rank": rank,
-            "device_name": source.device_by_rank.get(rank),
-        }
+            "run": source.id, "rank": rank, "device_name": source.device_by_rank.get(rank),
+        }  # fmt: skip
         for report in [one for one in source.manifest.ranks if one.rank == rank] if source.manifest else []:
-            facts["device_memory_gb"] = (report.device_memory_bytes or math.nan) / 1e9
+            facts["device_memory_gb"] = (report.device_memory_bytes or np.nan) / 1e9
             facts["compute_capability"] = report.compute_capability
         devices += [facts | row for row in of_devices]
         # A step in which nothing ran was not idle, but not recorded.

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.frames.kernel_sums import Costs, query, relation
+from analysis.frames.kernel_sums import costs, query, relation
 from analysis.frames.pyprof import table_sums
 from analysis.frames.study import Source, Study
 from analysis.measures import tau
-from analysis.measures.peaks import costs_of, published_bound
+from analysis.measures.peaks import published_bound
 from analysis.measures.points import UNPROFILED, point_names, points_of
 from analysis.published import reference
 from profiling.schemas import IS_MODEL
@@ -63,14 +63,9 @@ def explain(study: Study, own: pd.DataFrame) -> list[str]:
 
 def _of_pyprof(study: Study) -> _Moved:
     sources = study.of_kind("pyprof")
-    sums, costs = table_sums(study, sources), costs_of(study, sources)
-    tables = pd.DataFrame(
-        [
-            _of_table(one, sums.loc[one.id], costs[one.id])
-            for one in sources
-            if one.id in costs and one.id in sums.index
-        ]
-    )
+    cost = costs(study, sources)[["kernel_ns", "flops"]].set_axis(["model_ns", "model_flops"], axis=1)
+    sums = table_sums(study, sources).join(cost, how="inner")
+    tables = pd.DataFrame([_of_table(one, sums.loc[one.id]) for one in sources if one.id in sums.index])
     if tables.empty or (tables := tables[tables["usable"]]).empty:
         return
     peak, _ = published_bound(study)
@@ -92,13 +87,12 @@ def _of_pyprof(study: Study) -> _Moved:
     yield "14 direction", [], 100 * tables["lost_ns"] / tables["fprop_ns"]
 
 
-def _of_table(source: Source, sums: Any, cost: Costs) -> dict[str, Any]:
+def _of_table(source: Source, sums: Any) -> dict[str, Any]:
     return {
         **sums,
-        "usable": bool(cost.kernel_ns and sums["fprop_ns"] and sums[["forward", "starts"]].min() > 1),
+        "usable": bool(sums["model_ns"] and sums["fprop_ns"] and sums[["forward", "starts"]].min() > 1),
         "fprop": sums["fprop_per_batch"], "bprop": sums["bprop_per_batch"],
         "analytic": reference.analytic_forward_flops(source) or np.nan,
-        "model_ns": cost.kernel_ns, "model_flops": cost.flops,
     }  # fmt: skip
 
 
@@ -124,10 +118,9 @@ def _of_runs(study: Study, own: pd.DataFrame) -> _Moved:
         known["bandwidth_efficiency_of_step_pct"],
         known["flops_efficiency_of_step_pct"],
     )
-    costs = pd.DataFrame(list(costs_of(study, runs).values()))
-    if len(costs):
-        whole = costs[["kernel_ns", "loader_ns", "communication_ns", "copy_ns"]].sum(axis=1)
-        yield "3 kernels apart", [], (100 * (1 - costs["kernel_ns"] / whole)).dropna()
+    cost = costs(study, runs)
+    whole = cost[["kernel_ns", "loader_ns", "communication_ns", "copy_ns"]].sum(axis=1)
+    yield "3 kernels apart", [], (100 * (1 - cost["kernel_ns"] / whole)).dropna()
     yield "4 compute efficiency by launch", *_by_name(study, runs)
     yield "5, 6 estimators of the step", [], list(_estimates(study))
     starts = [
@@ -157,15 +150,16 @@ select sum(ns) filter (flops <> 0), sum(ns) from names
 
 
 def _by_name(study: Study, runs: Sequence[Source]) -> tuple[list[float], list[float]]:
-    cost = costs_of(study, runs)
+    cost = costs(study, runs)
 
     def by_name(source: Source) -> list[tuple]:
         sql = _NAMES.format(launches=relation(study, source))
         return query(study, source, sql, kernels=source.tables("kernels"))
 
-    counted = [source for source in runs if source.id in cost and cost[source.id].kernel_ns]
+    by_launch = 100 * cost["counted_ns"] / cost["kernel_ns"]
+    counted = [source for source in runs if source.id in cost.index]
     found = [
-        (100 * float(named or 0) / float(ns), 100 * cost[one.id].counted_ns / cost[one.id].kernel_ns)
+        (100 * float(named or 0) / float(ns), by_launch[one.id])
         for one, ((named, ns),) in study.each(counted, by_name)
         if ns
     ]

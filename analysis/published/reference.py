@@ -11,11 +11,11 @@ import pandas as pd
 
 from analysis.display.metrics import Metric, Rows
 from analysis.display.numbers import in_order, sortable
-from analysis.frames.kernel_sums import Costs
+from analysis.frames.kernel_sums import costs
 from analysis.frames.pyprof import table_sums
 from analysis.frames.study import Source, Study
 from analysis.measures import tau
-from analysis.measures.peaks import bound_of, costs_of, forward_flops_per_image, published_bound
+from analysis.measures.peaks import bound_of, forward_flops_per_image, published_bound
 from analysis.measures.use import check_coverage
 from jobs.run_fields import ID_FIELDS
 
@@ -35,7 +35,7 @@ METRICS = (
 def of_tables(study: Study, group_by: Sequence[str] = ()) -> pd.DataFrame:
     """A row a configuration (or group): its fields, ``world_size``, then :data:`METRICS`."""
     every = study.of_kind("pyprof")
-    sums, costs = table_sums(study, every), costs_of(study, every)
+    sums, cost = table_sums(study, every), costs(study, every)
     sources = [source for source in every if source.id in sums.index]  # a table without rows has none
     names = list(group_by) or list(ID_FIELDS)
     fields = pd.DataFrame([
@@ -47,7 +47,8 @@ def of_tables(study: Study, group_by: Sequence[str] = ()) -> pd.DataFrame:
     for source in sources:
         if not sums.loc[source.id, "forward"]:
             study.note("not_recorded", source, what="loss kernels")
-    tables = pd.DataFrame([_of_table(study, one, sums.loc[one.id], costs.get(one.id)) for one in sources])
+    known = sums.join(cost[["kernel_ns", "flops", "bytes"]].add_prefix("cost_"))
+    tables = pd.DataFrame([_of_table(study, one, known.loc[one.id]) for one in sources])
     group = fields.groupby(names, dropna=False, sort=False).ngroup()
     of_group = tables.groupby(group)
 
@@ -77,7 +78,7 @@ def of_tables(study: Study, group_by: Sequence[str] = ()) -> pd.DataFrame:
     return in_order(frame, names)
 
 
-def _of_table(study: Study, source: Source, sums: Any, cost: Costs | None) -> dict[str, float]:
+def _of_table(study: Study, source: Source, sums: Any) -> dict[str, float]:
     bound = bound_of(study, source)
     analytic = analytic_forward_flops(source) or np.nan
     row = {
@@ -87,11 +88,11 @@ def _of_table(study: Study, source: Source, sums: Any, cost: Costs | None) -> di
         "fprop_flops": sums["fprop_per_batch"], "fprop_needed": analytic,
         "bprop_flops": sums["bprop_per_batch"], "bprop_needed": 2 * analytic,
     }  # fmt: skip
-    seconds = cost.kernel_ns / 1e9 if cost else np.nan
+    seconds = sums["cost_kernel_ns"] / 1e9
     return row | {
         "kernel_s": seconds,
-        "flops": cost.flops if cost else np.nan, "flops_possible": seconds * (bound.flops_per_s or np.nan),
-        "bytes": cost.bytes if cost else np.nan, "bytes_possible": seconds * (bound.bytes_per_s or np.nan),
+        "flops": sums["cost_flops"], "flops_possible": seconds * (bound.flops_per_s or np.nan),
+        "bytes": sums["cost_bytes"], "bytes_possible": seconds * (bound.bytes_per_s or np.nan),
     }  # fmt: skip
 
 

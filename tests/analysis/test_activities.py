@@ -243,7 +243,7 @@ def test_the_terminal_shows_the_first_rows_and_findings(shared_data):
         (b"", "empty"),
         (
             b"gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel\n1,8,x,1,1,1,1,1,k\n",
-            "damaged at line 2",
+            "damaged",
         ),
         (b"gpus,batch\n", "unrecognised format"),
     ],

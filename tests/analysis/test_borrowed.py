@@ -7,9 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from analysis.frames.kernel_sums import PLAIN, lender_of, relation
+from analysis.frames.kernel_sums import PLAIN, costs, lender_of, relation
 from analysis.frames.load import load
-from analysis.measures import peaks as costs
 from profiling import schemas, tables
 from profiling.tools import read
 from tests.analysis.commands import run
@@ -54,9 +53,9 @@ def test_each_launch_has_the_flops_and_bytes_of_the_same_one(tmp_path, profile):
     mine, theirs = columns(study, own), columns(study, lender)
     assert [row[:3] for row in mine] == [row[:3] for row in theirs]
     assert np.array([row[3:] for row in mine]) == pytest.approx(np.array([row[3:] for row in theirs]))
-    found = costs.costs_of(study, [own, lender])
-    assert found[own.id].flops == pytest.approx(TRUTH.flops)
-    assert vars(found[own.id]) == pytest.approx(vars(found[lender.id]))
+    found = costs(study, [own, lender])
+    assert found.loc[own.id, "flops"] == pytest.approx(TRUTH.flops)
+    assert found.loc[own.id].tolist() == pytest.approx(found.loc[lender.id].tolist())
     (found,) = (one for one in study.findings if one.code == "flops_borrowed")
     assert (found.run, found.data["lender"]) == (own.id, lender.id)
     assert (found.data["pct"], found.data["by_class_pct"]) == pytest.approx((100, 0))
@@ -166,10 +165,10 @@ def test_a_damaged_lender_costs_only_itself(tmp_path):
     study = sweep(tmp_path, nodes=1)
     own, lender = source_of(study, "nsys"), source_of(study, "torch")
     (lender.path / "rank_0000" / "kernels.parquet").write_bytes(b"PAR1 nothing")
-    found = costs.costs_of(study, list(study.sources))
-    assert own.id in found and found[own.id].flops == 0 and lender.id not in found
+    found = costs(study, list(study.sources))
+    assert list(found.index) == [own.id] and found.loc[own.id, "flops"] == 0
     assert [failure.point for failure in study.failed] == [lender.id]
-    assert np.isfinite(found[own.id].kernel_ns)
+    assert np.isfinite(found.loc[own.id, "kernel_ns"])
 
 
 def test_half_of_a_real_trace_lends_to_the_other_half(tmp_path, shared_data):
@@ -191,9 +190,9 @@ def test_half_of_a_real_trace_lends_to_the_other_half(tmp_path, shared_data):
     (cupti,) = (tmp_path / "sweep").glob("*_cupti_*")
     blank(cupti)
     study = load(tmp_path / "sweep")
-    found = costs.costs_of(study, list(study.sources))
-    own, lender = (found[source_of(study, profile).id] for profile in ("cupti", "torch"))
-    assert own.flops == pytest.approx(lender.flops, rel=1e-3) and own.flops > 0
-    assert own.bytes == pytest.approx(lender.bytes, rel=1e-3)
+    found = costs(study, list(study.sources))
+    own, lender = (found.loc[source_of(study, profile).id] for profile in ("cupti", "torch"))
+    assert own["flops"] == pytest.approx(lender["flops"], rel=1e-3) and own["flops"] > 0
+    assert own["bytes"] == pytest.approx(lender["bytes"], rel=1e-3)
     (borrowed,) = (one for one in study.findings if one.code == "flops_borrowed")
     assert borrowed.data["pct"] > 99.5

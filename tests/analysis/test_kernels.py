@@ -15,7 +15,7 @@ from analysis.display.metrics import columns, records
 from analysis.frames.load import load
 from analysis.frames.pyprof import batches_of
 from analysis.measures import kernels, peaks
-from analysis.measures.kernels import kernels_of
+from analysis.measures.kernels import figures
 from analysis.measures.peaks import Bound
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
@@ -338,7 +338,7 @@ def test_launches_that_are_out_of_order_are_put_into_it(tmp_path: Path) -> None:
     study = load(pyprof_tables(tmp_path))
     one, two = batches_of(study, study.sources).values()
     assert one == two and (one.forward, one.backward, one.starts) == (2, 2, (0, 4))
-    first, second = (kernels_of(study, source) for source in study.sources)
+    first, second = (records(figures(study, [source]).drop(columns="run")) for source in study.sources)
     assert first == second
     assert {row["kernel"]: row["calls_per_step"] for row in first} == dict.fromkeys(
         ("sgemm", "nll", "grad_nll", "wgrad"), 1

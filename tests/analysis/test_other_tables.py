@@ -4,13 +4,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.frames.kernel_sums import Costs
+from analysis.frames.kernel_sums import costs
 from analysis.frames.load import load
-from analysis.measures.peaks import costs_of
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import write_pyprof
 
@@ -320,16 +320,16 @@ def rewritten(path: Path, columns: dict[str, list]) -> Path:
     return path
 
 
-def cost(path: Path) -> tuple[dict[str, Costs], list[str]]:
+def cost(path: Path) -> tuple[pd.DataFrame, list[str]]:
     study = load(path)
-    return costs_of(study, list(study.sources)), study.notes()
+    return costs(study, list(study.sources)), study.notes()
 
 
 def test_a_table_without_rows_says_that_no_cost_is_counted(tmp_path: Path) -> None:
     path = write_pyprof(tmp_path)
     pq.write_table(pq.ParquetFile(path).read()[:0], path)
     found, findings = cost(path)
-    assert not found
+    assert found.empty
     assert any("attributed backward passes" in line for line in findings)
 
 
@@ -337,5 +337,5 @@ def test_a_table_whose_launches_have_no_time_has_no_cost(tmp_path: Path) -> None
     path = write_pyprof(tmp_path)
     rows = pq.ParquetFile(path).read().num_rows
     found, findings = cost(rewritten(path, {"Sil(ns)": [float("nan")] * rows}))
-    assert not found and not findings
+    assert found.empty and not findings
     assert one_line_error(run("analysis.efficiency", path))

@@ -561,7 +561,7 @@ def test_a_cpu_has_measured_peaks_only_and_ranks_instead_of_gpus(tmp_path: Path,
     assert row["flops_efficiency_of_kernels_of_measured_pct"] == pytest.approx(100 * 7.4e11 / 0.06 / 15e12)
     assert "peak_unknown" not in found("analysis.scaled", tmp_path)
     out = run("analysis.scaled", tmp_path).out
-    assert f" {unit}s/ " in out.splitlines()[2] + " " and ("| of the measured" in out) == (unit == "GPU")
+    assert f" {unit}s/ " in out.splitlines()[2] + " " and ("% of the measured" in out) == (unit == "rank")
     (first, *_) = next(one for one in build(load(tmp_path)).sections if one.id == "table").tables
     assert first.columns[0].header == f"{unit}s/node"
 

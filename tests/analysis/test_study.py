@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from analysis.display.metrics import records
+from analysis.frames.kernel_sums import costs
 from analysis.frames.load import load
 from analysis.frames.steps import all_series
 from analysis.frames.study import BOTH, Failure, Log, Source, Study, Unusable
 from analysis.measures import anatomy, communication
-from analysis.measures.peaks import costs_of
 from analysis.measures.points import points_of
 from tests.analysis.synthetic import run_of, write_sweep
 from tests.analysis.test_bad_results import sweep, truncate
@@ -75,9 +75,9 @@ def test_a_run_that_one_measure_cannot_use_counts_in_no_later_one(tmp_path: Path
     study = load(tmp_path)
     before = {source.id for source in study.sources}
     assert broken.name in all_series(study)  # of its batches nothing is wrong
-    first = set(costs_of(study, study.sources))
+    first = set(costs(study, study.sources).index)
     assert {source.id for source in study.sources} == before - {broken.name}
-    assert first == set(costs_of(study, study.loaded)) and broken.name not in first
+    assert first == set(costs(study, study.loaded).index) and broken.name not in first
     assert broken.name not in {row["run"] for row in records(communication.communication(study).rows)}
     assert broken.name not in {row["run"] for row in records(anatomy.anatomy(study).rows)}
     assert broken.name not in all_series(study)

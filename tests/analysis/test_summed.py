@@ -5,11 +5,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.frames.kernel_sums import KEYS, kept_sums
+from analysis.display.metrics import records
+from analysis.frames.kernel_sums import KEYS, costs, kept_sums
 from analysis.frames.load import load
 from analysis.frames.study import Study
-from analysis.measures.kernels import kernels_of
-from analysis.measures.peaks import costs_of
+from analysis.measures.kernels import figures
 from profiling import schemas, tables
 from tests.analysis.synthetic import run_of, write_sweep
 from tests.analysis.test_bad_results import truncate
@@ -81,30 +81,30 @@ def test_the_roofline_is_of_the_models_launches_with_bytes(folder):
 def answers(study: Study) -> list[dict[str, object]]:
     """What is asked of a run's launches, one question after the other, as rows."""
     (source,) = study.recorded
-    (costs,) = costs_of(study, [source]).values()
-    rows = [kernels_of(study, source), kernels_of(study, source, by=("class",)),
-            kernels_of(study, source, "fprop", ("kernel",))]  # fmt: skip
+    (cost,) = records(costs(study, [source]))
+    rows = [records(figures(study, [source])), records(figures(study, [source], ("class",))),
+            records(figures(study, [source], ("kernel",), "fprop"))]  # fmt: skip
     assert all(rows)
-    return [vars(costs), *(row for answer in rows for row in answer)]
+    return [cost, *(row for answer in rows for row in answer)]
 
 
 def test_the_launches_are_read_for_the_first_question_only(folder):
     expected = answers(load(folder))
     study = load(folder)
     (source,) = study.recorded
-    costs_of(study, [source])
+    costs(study, [source])
     for path in source.tables("kernels"):
         truncate(path)
     # Sums of floats depend on the order, which that of threads decides.
     for row, same in zip(answers(study), expected, strict=True):
         assert row == pytest.approx(same)
     damaged = load(folder)
-    assert costs_of(damaged, damaged.recorded) == {}
+    assert costs(damaged, damaged.recorded).empty
 
 
 def test_what_needs_another_column_reads_the_launches_again(folder):
     study = load(folder)
     (source,) = study.recorded
-    assert kernels_of(study, source)
-    assert {row["layer"] for row in kernels_of(study, source, by=("layer",))} == {None}
+    assert len(figures(study, [source]))
+    assert set(figures(study, [source], ("layer",))["layer"]) == {None}
     assert kept_sums(study, source) != kept_sums(study, source, keys=("layer",))

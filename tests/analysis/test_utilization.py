@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.frames.load import load
-from analysis.measures import utilization
-from analysis.measures.utilization import notable
+from analysis.measures.utilization import notable, of_device
 from analysis.report.build import build
 from profiling import tables, tools
 from tests.analysis.commands import one_line_error, run
@@ -29,33 +28,33 @@ def windows(*pairs):
     return np.array(start), np.array(end)
 
 
-def test_each_figure_of_kernels_that_are_known():
-    # Two at once from 20 to 30; one lasts until after the window; 25 of 100 ns nothing runs.
+NAN = float("nan")
+FIGURES = ("gpu_utilization_pct", "sm_efficiency_pct", "achieved_occupancy_pct", "communication_pct")
+
+
+@pytest.mark.parametrize(
+    ("rows", "whole", "expected"),
+    [
+        # Two at once from 20 to 30; one lasts until after the window; 25 of 100 ns nothing runs.
+        ([(0, 30, 0.5, 50.0), (20, 50, 0.25, 20.0), (75, 120, 8.0, 100.0)], [(0, 100)],
+         (75, 20 * 0.5 + 10 * 0.75 + 20 * 0.25 + 25, (30 * 50 + 30 * 20 + 25 * 100) / 85, 0)),
+        # What lies between two recordings counts nowhere.
+        ([(0, 100, 2.0, 40.0)], [(10, 20), (50, 80)], (100, 100, 40, 0)),
+        ([(30, 40, 1.0, 5.0)], [(10, 20), (50, 80)], (0, 0, NAN, NAN)),
+        # Kernels without blocks are left out; without any nothing is known.
+        ([(0, 10, NAN, NAN), (10, 20, 1.0, 30.0)], [(0, 20)], (100, 50, 30, 0)),
+        ([(0, 10, NAN, NAN)], [(0, 20)], (50, NAN, NAN, 0)),
+    ],
+)  # fmt: skip
+def test_each_figure_of_kernels_that_are_known(rows, whole, expected):
+    found = of_device(kernels(*rows), windows(*whole))
+    assert [found[name] for name in FIGURES] == pytest.approx(list(expected), nan_ok=True)
+
+
+def test_the_share_of_collectives():
     made = kernels((0, 30, 0.5, 50.0), (20, 50, 0.25, 20.0), (75, 120, 8.0, 100.0))
-    whole = windows((0, 100))
-    assert utilization.gpu_utilization_pct(made, whole) == 75
-    blocks = 20 * 0.5 + 10 * 0.75 + 20 * 0.25 + 25 * 1.0
-    assert utilization.sm_efficiency_pct(made, whole) == pytest.approx(blocks)
-    occupancy = (30 * 50 + 30 * 20 + 25 * 100) / 85
-    assert utilization.achieved_occupancy_pct(made, whole) == pytest.approx(occupancy)
     made.loc[1, "class"] = "communication"
-    assert utilization.communication_pct(made, whole) == pytest.approx(100 * 30 / 85)
-
-
-def test_what_lies_between_two_recordings_counts_nowhere():
-    made = kernels((0, 100, 2.0, 40.0))
-    halves = windows((10, 20), (50, 80))
-    assert utilization.gpu_utilization_pct(made, halves) == 100
-    assert utilization.sm_efficiency_pct(made, halves) == pytest.approx(100)
-    assert utilization.achieved_occupancy_pct(kernels((30, 40, 1.0, 5.0)), halves) is None
-
-
-def test_kernels_without_blocks_are_left_out_and_without_any_nothing_is_known():
-    nan = float("nan")
-    made = kernels((0, 10, nan, nan), (10, 20, 1.0, 30.0))
-    assert utilization.sm_efficiency_pct(made, windows((0, 20))) == 50
-    assert utilization.achieved_occupancy_pct(made, windows((0, 20))) == 30
-    assert utilization.sm_efficiency_pct(kernels((0, 10, nan, nan)), windows((0, 20))) is None
+    assert of_device(made, windows((0, 100)))["communication_pct"] == pytest.approx(100 * 30 / 85)
 
 
 @settings(deadline=None, max_examples=50)  # of a busy machine
@@ -67,11 +66,9 @@ def test_sm_efficiency_is_the_mean_over_every_nanosecond(rows):
     level = np.zeros(100)
     for start, length, blocks in rows:
         level[start : start + length] += blocks
-    found = utilization.sm_efficiency_pct(made, windows((10, 90)))
-    assert found == pytest.approx(100 * np.minimum(level, 1)[10:90].mean())
-    assert utilization.gpu_utilization_pct(made, windows((10, 90))) == pytest.approx(
-        100 * (level > 0)[10:90].mean()
-    )
+    found = of_device(made, windows((10, 90)))
+    assert found["sm_efficiency_pct"] == pytest.approx(100 * np.minimum(level, 1)[10:90].mean())
+    assert found["gpu_utilization_pct"] == pytest.approx(100 * (level > 0)[10:90].mean())
 
 
 def plant(sweep, **columns):
