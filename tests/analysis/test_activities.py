@@ -1,17 +1,14 @@
 """analysis.activities: nvprof's summary from any tool's tables, and what communication and copies take."""
 
-import sqlite3
-
 import pandas as pd
 import pytest
 
 from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.measures.activities import of_kernels, of_summary, printed_shares, shares_of
-from analysis.report.build import build
 from analysis.report.communication import of_shares
 from profiling.readers.printed import ON_DEVICE
-from profiling.tables import as_table, write
+from profiling.tables import as_table
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
 from tests.profiling.samples import nsys_database, nvprof_database
@@ -160,24 +157,6 @@ def test_the_shares_are_drawn_a_line_a_gpu_count(shared_data, tmp_path):
     assert "--chart draws shares" in one_line_error(run(MODULE, path, "--chart", page))
 
 
-def test_a_study_of_several_batch_sizes_has_the_chart_with_a_line_a_backend(tmp_path):
-    runs = [
-        run_of(gpus_per_node=2, batch=batch, backend=backend, profile="torch")
-        for batch in (8, 32)
-        for backend in ("ddp", "horovod")
-    ]
-    for each in runs:  # the backend is no part of the id
-        write_run(tmp_path / "sweep", each, Truth(), repetition=runs.index(each))
-    section = {one.id: one for one in build(load(tmp_path / "sweep")).sections}["activities"]
-    names = [trace["name"] for trace in section.charts[0].figure["data"]]
-    assert names == [f"2 GPUs, {backend}: {part}" for backend in ("ddp", "horovod")
-                     for part in ("communication", "copies")]  # fmt: skip
-    for trace in section.charts[0].figure["data"]:
-        # Of 82 ms of activities collectives take 20 and copies 2; see Truth.
-        share = 20 if "communication" in trace["name"] else 2
-        assert trace["x"] == [8, 32] and trace["y"] == pytest.approx([100 * share / 82] * 2, rel=0.01)
-
-
 def test_the_same_from_a_database_a_trace_and_the_tables_made_of_them(shared_data, tmp_path):
     databases = {"nvprof": nvprof_database(tmp_path / "a.sql"), "nsys": nsys_database(tmp_path / "b.sqlite")}
     for path in databases.values():
@@ -227,16 +206,6 @@ def test_shares_of_runs_over_gpus_and_batch_size_sum_times_before_they_divide():
     assert found[2] == pytest.approx([3000 / 340, 1000 / 340, 30000 / 340])
 
 
-def test_the_terminal_shows_the_first_rows_and_findings(shared_data):
-    answer = run(MODULE, shared_data / "nvprof/lstm_pyprof/net.sql", "--top", "2")
-    assert answer.out.count("GPU activities") == 2
-    by = run(
-        MODULE, shared_data / "nsys/h100_2gpu_1s.sqlite", "--by", "rank", "--top", "1", "--format", "csv"
-    )
-    assert [row["rank"] for row in by.csv] == ["0", "1"]
-    assert "--top: 0" in one_line_error(run(MODULE, "any", "--top", "0"))
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -252,12 +221,3 @@ def test_what_is_no_profile_is_one_line(tmp_path, content, message):
     path = tmp_path / "file.csv"
     path.write_bytes(content)
     assert message in one_line_error(run(MODULE, path, "--shares"))
-
-
-def test_tables_without_activities_are_one_line(tmp_path):
-    write(as_table("intervals", {"function": ["main"], "thread": [0], "rank": [0]}), tmp_path, "intervals")
-    assert "GPU activities" in one_line_error(run(MODULE, tmp_path))
-    assert "unknown level 'ranks'" in one_line_error(run(MODULE, tmp_path, "--by", "ranks"))
-    with sqlite3.connect(tmp_path / "foreign.sqlite") as connection:
-        connection.execute("create table t (x)")
-    assert "unrecognised format" in one_line_error(run(MODULE, tmp_path / "foreign.sqlite"))

@@ -7,9 +7,6 @@ from analysis.display.metrics import records
 from analysis.frames.divide import PARTS, STAGES, WITHIN
 from analysis.frames.load import load
 from analysis.measures import anatomy
-from analysis.report.base import Context
-from analysis.report.figures import data_of
-from analysis.report.scaling import ANATOMY, chart_by_rank
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_sweep
@@ -90,17 +87,6 @@ def test_tables_from_before_launches_were_recorded_are_read_and_it_is_said(tmp_p
     assert run("analysis.anatomy", tmp_path, "--format", "json").json[0]["idle_host_bound_ms"] is None
 
 
-@pytest.mark.parametrize(
-    ("device", "idle"), [("NVIDIA A100", ["idle host bound", "idle other"]), ("cpu", ["idle"])]
-)
-def test_the_reports_bars_hold_idle_time_once(tmp_path, device, idle):
-    write_sweep(tmp_path, [run_of(profile="torch")], Truth(device=device))
-    (chart,) = ANATOMY.section(Context(load(tmp_path))).charts
-    bars = {trace["name"]: trace["x"][0] for trace in chart.figure["data"]}
-    assert [name for name in bars if name.startswith("idle")] == idle
-    assert sum(bars.values()) == pytest.approx(records(anatomy.anatomy(load(tmp_path)).rows)[0]["wall_ms"])
-
-
 def test_launches_that_are_lost_are_counted(tmp_path):
     write_sweep(tmp_path, [run_of(profile="torch")], Truth(queued_ms=3.0, warmup=0, noise_ms=0.0))
     path = next(tmp_path.glob("run_*")) / "rank_0000" / "kernels.parquet"
@@ -119,37 +105,6 @@ def test_launches_that_are_lost_are_counted(tmp_path):
     assert ": 11 of 100 " in study.notes()[0]
 
 
-def test_lost_launches_are_counted_over_all_ranks(tmp_path):
-    truth = Truth(queued_ms=3.0, warmup=0, noise_ms=0.0)
-    write_sweep(tmp_path, [run_of(profile="torch", gpus_per_node=2)], truth)
-    for path in tmp_path.glob("run_*/rank_*/kernels.parquet"):
-        table = pq.read_table(path).to_pydict()
-        for place in range(10, 20):
-            table["launch_ns"][place] = None
-        tables.write(tables.as_table("kernels", table), path.parent, "kernels")
-    records(anatomy.anatomy(study := load(tmp_path)).rows)
-    assert [one.data["n"] for one in study.findings if one.code == "launches_missing"] == [20]
-
-
-def test_where_two_commands_show_two_durations_of_a_step_each_says_which_it_shows(tmp_path):
-    """A recorded step takes 1.5 times as long as the others of the same run."""
-    write_sweep(tmp_path, [run_of(profile="torch", gpus_per_node=2)], Truth(perturbation=1.5))
-    (row,) = run("analysis.batches", tmp_path, "--format", "json").json
-    (parts,) = run("analysis.anatomy", tmp_path, "--format", "json").json
-    assert parts["wall_ms"] > 1.4 * row["step_ms"] and row["attributed_ms"] > 1.4 * row["step_ms"]
-
-
-def test_the_number_of_steps_says_that_each_counts_once_for_every_rank(tmp_path):
-    write_sweep(tmp_path, [run_of(profile="torch", gpus_per_node=2)])
-    (row,) = run("analysis.anatomy", tmp_path, "--format", "json").json
-    (file, _) = tmp_path.glob("run_*_torch_*/rank_*/batches.parquet")
-    recorded = sum(tables.read(file.parent, "batches")["attributed"].to_pylist())
-    assert row["attributed_steps"] == 2 * recorded
-    lines = run("analysis.anatomy", tmp_path).out.splitlines()
-    (head,) = [place for place, line in enumerate(lines) if "steps x" in line]
-    assert lines[head + 1].split()[0] == "ranks"
-
-
 def test_a_run_without_a_profiler_is_said_in_one_line(tmp_path):
     write_sweep(tmp_path, [run_of()])
     assert "profile: torch" in one_line_error(run("analysis.anatomy", tmp_path))
@@ -161,30 +116,3 @@ def test_a_damaged_run_costs_no_other(tmp_path):
     tables.table_path(damaged, "kernels").write_bytes(b"PAR1 no more")
     ran = run("analysis.anatomy", tmp_path, "--format", "csv")
     assert ran.code == 1 and len(ran.csv) == 1 and "rank_0001" in ran.err
-
-
-def test_an_unknown_level_names_the_nearest(tmp_path):
-    write_sweep(tmp_path, [run_of(profile="torch")])
-    assert "stage" in one_line_error(run("analysis.anatomy", tmp_path, "--by", "stages"))
-
-
-def test_the_report_shows_the_parts_of_each_rank(tmp_path):
-    """As bars that add up to the rank's recorded step, which analysis.anatomy --by rank has."""
-    write_sweep(tmp_path, [run_of(gpus_per_node=ranks, profile="torch") for ranks in (1, 4)])
-    chart = chart_by_rank(Context(load(tmp_path)))
-    assert chart is not None
-    totals: dict[int, float] = {}
-    for point in records(data_of(chart.figure)):
-        totals[int(point["rank"])] = totals.get(int(point["rank"]), 0.0) + point["ms per step"]
-    wanted = {
-        int(row["rank"]): float(row["wall_ms"])
-        for row in run("analysis.anatomy", tmp_path, "--by", "rank", "--format", "csv").csv
-        if row["gpus_per_node"] == "4"
-    }
-    assert totals == pytest.approx(wanted, rel=1e-3)
-    assert len(totals) == 4
-
-
-def test_of_one_rank_there_are_no_bars_by_rank(tmp_path):
-    write_sweep(tmp_path, [run_of(gpus_per_node=1, profile="torch")])
-    assert chart_by_rank(Context(load(tmp_path))) is None

@@ -8,18 +8,17 @@ import pyarrow.compute as pc
 import pytest
 
 from analysis.display.metrics import records
-from analysis.frames.anatomy import arrays_of, calls_of, collectives, column_of
+from analysis.frames.anatomy import arrays_of, calls_of, collectives
 from analysis.frames.divide import activities_of
 from analysis.frames.load import load
 from analysis.frames.matching import match
-from analysis.measures.communication import bandwidth, bus_factor, communication, figures
-from analysis.report.base import Context
-from analysis.report.communication import COMMUNICATION, together
+from analysis.measures.communication import bandwidth, communication, figures
+from analysis.report.communication import together
 from jobs import store
 from profiling import tables
 from profiling.attribution.messages import kind_of
 from profiling.tools import read
-from tests.analysis.commands import one_line_error, run
+from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_tau
 
 US = 1_000
@@ -147,11 +146,6 @@ def test_kinds_of_real_names(name, kind):
     assert kind_of(name) == kind
 
 
-def test_bus_factors_are_nccl_tests():
-    assert bus_factor("allreduce", 4) == 1.5 and bus_factor("allgather", 4) == 0.75
-    assert bus_factor("broadcast", 4) == 1.0
-
-
 def test_a_sweep_of_our_own(tmp_path):
     # 20 ms of collectives a batch are planted, of which 15 ms are hidden.
     write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch")], Truth(noise_ms=0.0))
@@ -204,34 +198,7 @@ def test_the_references_tables(shared_data):
     assert list(by_nodes) == sorted(by_nodes) and by_nodes[8] > by_nodes[1]
 
 
-def test_one_rank_is_said_in_one_line(tmp_path):
-    write_sweep(tmp_path, [run_of(profile="torch")])
-    assert "several ranks" in one_line_error(run("analysis.communication", tmp_path))
-
-
-def test_a_text_that_is_null_is_none(tmp_path):
-    """Arrow's own conversion makes the last text of it that it knows."""
-    columns = {"collective": [None, "allreduce", None, "barrier"], "start_ns": [1, 2, 3, 4]}
-    tables.write(tables.as_table("kernels", columns), tmp_path, "kernels")
-    table = tables.read(tmp_path, "kernels")
-    assert column_of(table, "collective").tolist() == columns["collective"]
-    assert column_of(table, "process_group").tolist() == [None] * 4
-    assert column_of(table, "start_ns").tolist() == [1, 2, 3, 4]
-
-
 # --- by node count ------------------------------------------------------------------------------------
-
-
-def test_the_report_draws_a_bar_for_each_number_of_nodes_whatever_the_repetitions(tmp_path):
-    runs = [run_of(nodes=nodes, gpus_per_node=2, profile="torch") for nodes in (1, 2)]
-    write_sweep(tmp_path, runs, Truth(noise_ms=0.0), repetitions={"torch": 3})
-    found = COMMUNICATION.section(Context(load(tmp_path)))
-    assert [chart.id for chart in found.charts] == ["exposed", "waits"]
-    exposed, overlapped = found.charts[0].figure["data"]
-    # 20 ms are planted a batch, 15 of which computing hides; two copies of a batch hide nothing.
-    assert exposed["y"] == ["nodes: 1", "nodes: 2"] and exposed["x"] == pytest.approx([5, 5], abs=0.01)
-    assert overlapped["x"] == pytest.approx([15, 15], abs=0.01)
-    assert len(found.tables[0].rows) == 6
 
 
 def test_waits_that_are_not_known_of_one_collective_make_no_sum():
@@ -245,18 +212,6 @@ def test_waits_that_are_not_known_of_one_collective_make_no_sum():
     }
     (run,) = together(pd.DataFrame([{**row, "transfer_ms": 3.0, "wait_ms": 1.0}, row])).to_dict("records")
     assert (run["exposed_ms"], run["overlapped_ms"]) == (2, 4) and np.isnan(run["wait_ms"])
-
-
-def test_tau_tables_are_drawn_by_nodes(tmp_path):
-    times = {(nodes, 4, 32): [60.0 * nodes, 61.0 * nodes, 70.0 * nodes] for nodes in (1, 2, 4)}
-    context = Context(load(write_tau(tmp_path / "x_interval.gzip", times)))
-    found = COMMUNICATION.section(context)
-    (chart,) = found.charts
-    (line,) = chart.figure["data"]
-    assert chart.id == "mpi-mpi_s" and line["x"] == [1, 2, 4]
-    # Of 4 n ranks all but one take half a second less; mpi_allreduce is half of each rank's time.
-    assert line["y"] == pytest.approx([((61 * n - 0.5) * (4 * n - 1) + 61 * n) / 2 for n in (1, 2, 4)])
-    assert all(above > 0 for above in line["error_y"]["array"])
 
 
 def write_under_tau(folder, count=10.0, **fields):

@@ -1,16 +1,13 @@
 """Equal results are called equal, planted differences are found, and too few runs are said to be too few."""
 
-import json
 import re
-import shutil
 
 import pandas as pd
 import pytest
 
-from analysis.frames.load import load
-from analysis.measures.compare import differences, pairs_of, runs_of
+from analysis.measures.compare import differences, pairs_of
 from tests.analysis.commands import found, one_line_error, run
-from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
+from tests.analysis.synthetic import Truth, run_of, write_sweep
 
 
 def write(path, step_ms: float, repetitions: int = 10, runs=None, **truth) -> None:
@@ -88,15 +85,6 @@ def test_of_too_few_runs_there_is_no_verdict_and_no_interval(tmp_path, runs):
     assert [row["runs_enough"] for row in back.csv] == [row["runs_enough"] for row in ran.csv]
 
 
-def test_one_run_a_side_is_said_to_be_too_few_and_no_slowdown_is_promised(tmp_path):
-    for name, factor in (("a", 1.0), ("b", 1.5)):
-        runs = [run_of(batch=batch) for batch in (8, 16, 24, 32, 48, 64)]
-        write_sweep(tmp_path / name, runs, Truth(step_ms={1: 100.0 * factor}), repetitions={"none": 1})
-    ran = run("analysis.compare", tmp_path / "a", tmp_path / "b")
-    assert "nan" not in ran.out.lower()
-    assert found("analysis.compare", tmp_path / "a", tmp_path / "b")["few_runs"]["least"] == 5
-
-
 def test_kernels_of_profiled_runs_are_compared(tmp_path):
     for name, kernel_ms in (("a", 60.0), ("b", 66.0)):
         write(tmp_path / name, 100.0, repetitions=5, runs=[run_of(profile="torch")], kernel_ms=kernel_ms)
@@ -117,13 +105,6 @@ def test_a_kernel_that_is_called_more_often_is_not_slower(a, b, verdict):
         for number in range(6)
     ])  # fmt: skip
     assert list(differences(pairs_of(runs))["verdict"]) == [verdict]
-
-
-def test_calls_of_kernels_are_read_from_runs(before):
-    assert "kernels" not in set(runs_of(load(before))["kind"])
-    write(before, 100.0, repetitions=2, runs=[run_of(profile="torch")])
-    runs = runs_of(load(before))
-    assert list(runs["calls"][runs["quantity"] == "conv_fprop (fprop)"]) == [1.0, 1.0]
 
 
 def test_configurations_in_other_precision_are_compared_across_it(before, tmp_path):
@@ -225,31 +206,3 @@ def test_what_differs_beside_the_steps_is_named(before, tmp_path):
     assert said["not_compared"] == {"what": ["workers=7"]}
     assert said["devices_differ"]["devices"] == ["NVIDIA A100-SXM4-40GB", "Tesla V100-SXM2-16GB"]
     assert not {"not_compared", "devices_differ"} & set(found("analysis.compare", before, before))
-
-
-def test_what_is_said_alike_of_both_sides_is_said_once(tmp_path):
-    """A failed run of a result that is compared with itself is one run."""
-    write_sweep(tmp_path, [run_of()], repetitions={"none": 4})
-    write_run(tmp_path, run_of(), Truth(), 4, exit_code=1, reason="out of memory")
-    ran = run("analysis.compare", tmp_path, tmp_path, "--notes")
-    assert ran.out.count("out of memory") == 1 and ran.out.startswith("same runs")
-    copy = tmp_path.with_name("copy")
-    shutil.copytree(tmp_path, copy)
-    ran = run("analysis.compare", tmp_path, copy, "--notes")
-    assert "(2 runs)" in ran.out  # of two results there are two
-
-
-def test_a_note_of_one_side_says_of_which(before, tmp_path):
-    after = tmp_path / "after"
-    shifted(after, 100.0)
-    for file in (before, after):
-        manifest = next(file.glob("run_0_*/manifest.json"))
-        record = json.loads(manifest.read_text())
-        manifest.write_text(json.dumps(record | {"findings": [f"its clock is {file.name}"]}))
-    write_run(after, run_of(), Truth(), 99, exit_code=1, reason="out of memory")
-    said = run("analysis.compare", before, after, "--format", "csv").err.splitlines()
-    (of_a,) = [line for line in said if "its clock is before" in line]
-    (of_b,) = [line for line in said if "its clock is after" in line]
-    assert of_a.startswith("A: ") and of_b.startswith("B: ")
-    assert any(line.startswith("failed: ") and "(B: run_99_" in line for line in said)
-    assert "after (B)" in run("analysis.compare", before, after).out

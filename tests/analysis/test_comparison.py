@@ -8,11 +8,8 @@ from benchmarks.comparison import (
     in_sequence,
     noise,
     recorded,
-    rescaled,
-    scatter_that_allows,
     share,
 )
-from profiling.errors import UserError
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 
 
@@ -36,23 +33,10 @@ def test_planted_scatter_and_drift_are_found():
     assert drifting["scatter_of_neighbours_pct"] < 0.5 * drifting["scatter_pct"]
 
 
-def test_noise_is_scaled_to_another_size_and_keeps_its_centre_and_order():
-    some = runs(0.2)
-    made = rescaled(some, 1.5)
-    assert noise(made)["scatter_pct"] == pytest.approx(1.5)
-    assert np.median(made) == pytest.approx(np.median(some))
-    assert (np.argsort(made) == np.argsort(some)).all()
-
-
 def test_a_drift_makes_false_alarms_of_runs_in_sequence_but_not_in_random_order():
     drifting = runs(0.03, drift=0.9, count=80)
     assert in_sequence(drifting) > 0.3
     assert share(drifting, 0, 100, seed=1, found=("slower", "faster")) <= 0.05 + 0.066  # 3 standard errors
-
-
-def test_the_scatter_that_allows_is_the_last_before_the_first_failure():
-    assert scatter_that_allows({0.5: 1.0, 1.0: 0.85, 2.0: 0.6, 3.0: 0.9}) == 1.0
-    assert scatter_that_allows({0.5: 0.2}) == 0
 
 
 def test_the_noise_of_a_sweep_is_that_of_its_runs(tmp_path):
@@ -60,14 +44,3 @@ def test_the_noise_of_a_sweep_is_that_of_its_runs(tmp_path):
     found = recorded(tmp_path)
     assert len(found["step_ms"]) == 2 * REPETITIONS and found["point"]["batches"] == 40
     assert noise(found["step_ms"])["scatter_pct"] == pytest.approx(2, abs=0.8)
-
-
-@pytest.mark.parametrize(
-    ("workers", "repetitions", "said"),
-    [((1, 2), REPETITIONS, "several points"), ((1,), 3, "3 runs do not make")],
-)
-def test_what_has_no_noise_of_one_point_is_said(tmp_path, workers, repetitions, said):
-    points = [run_of(workers=each) for each in workers]
-    write_sweep(tmp_path, points, repetitions={"none": repetitions})
-    with pytest.raises(UserError, match=said):
-        recorded(tmp_path)

@@ -8,13 +8,10 @@ import pytest
 from analysis.display.metrics import Rows, records
 from analysis.frames.load import load
 from analysis.measures import expense
-from analysis.report.build import build
-from analysis.report.render import render
 from jobs import store
 from jobs.run_fields import attempted
-from jobs.store import Manifest, RankReport
-from tests.analysis.commands import one_line_error, run
-from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep_record
+from jobs.store import Manifest
+from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep_record
 
 NEW = ("metered_s", "device_energy_j", "processors_energy_j", "unmetered", "peak_device_reserved_bytes")
 METERED = {"metered_s": 10.0, "device_energy_j": 2560.0, "peak_memory_bytes": 2 * 10**9}
@@ -84,14 +81,6 @@ def test_a_rank_has_a_row(sweep):
     assert made[0]["startup_s"] == 6.0 and made[0]["device_w"] == pytest.approx(256.0)
 
 
-def test_the_table_and_the_page_have_the_node_hours(sweep):
-    ran = run("analysis.expense", sweep)
-    assert "Node-hours: 4.00; of failed runs: 0.250" in ran.out
-    assert ran.code == 1  # a point failed
-    assert json.loads(run("analysis.expense", sweep, "--format", "json").out)[1]["memory_rank"] == 3
-    assert "By rank" in render(build(load(sweep)))
-
-
 def test_energy_that_one_rank_lacks_is_not_made_up(sweep):
     plain = sorted(sweep.glob("run_*_none_*_ret_0"))
     why = "NVML does not report the energy of this GPU (Not Supported)"
@@ -144,16 +133,6 @@ def test_a_run_alone_costs_what_it_costs(sweep):
     one = next(sweep.glob("run_0_*_none_*_ret_0"))
     (row,) = cost(one)
     assert (row["runs"], row["node_hours"]) == (1, 1.0)
-
-
-def test_reference_files_say_nothing_of_it(tmp_path):
-    write_pyprof(tmp_path)
-    assert "manifest" in one_line_error(run("analysis.expense", tmp_path))
-
-
-def test_every_figure_of_a_rank_has_a_default():
-    """Results of any release are read: what is new in a report may be absent."""
-    assert not any(RankReport.model_fields[name].is_required() for name in NEW)
 
 
 def test_a_rank_that_did_no_image_has_no_energy_of_one(sweep):

@@ -155,21 +155,6 @@ def test_the_interval_is_over_the_batches_and_the_caption_says_which(timed):
     assert "steps 20-39 of 40" in said
 
 
-def test_an_interval_that_reaches_below_zero_is_no_interval_in_tables(timed):
-    """In one step of five a kernel takes fifty times as long."""
-    rank = next(timed.iterdir()) / "rank_0000"
-    table = tables.read(rank, "kernels").to_pandas()
-    table = table[table["batch_index"].isna() | (table["batch_index"] < 25)]
-    table.loc[(table["short_name"] == "relu") & (table["batch_index"] == 24), "duration_ns"] *= 50
-    columns = {name: list(table[name]) for name in table.columns if table[name].notna().any()}
-    tables.write(tables.as_table("kernels", columns), rank, "kernels")
-    (row,) = run(MODULE, timed, "--top", "1", "--format", "json").json
-    assert row["kernel"] == "relu" and row["ms_per_step_low"] < 0 < row["ms_per_step_high"]
-    said = " ".join(run(MODULE, timed, "--top", "2").out.split())
-    assert " [?] " in said
-    assert f"[{row['ms_per_step_low']:.0f}" not in said
-
-
 def test_times_and_intervals_are_of_the_steps_that_analysis_kernels_counts(tmp_path):
     """In the first three of 40 recorded steps, which are warmup, a kernel takes three times as long."""
     recorded = write_run(tmp_path, run_of(profile="torch", attribute_from=0), Truth())
@@ -196,9 +181,3 @@ def test_functions_of_vtune_are_rows_of_their_own(timed, tmp_path):
     assert [(row["kernel"], row["cpu_s"], row["counters"]) for row in rows] == [
         ("conv_bprop", None, ""), ("sgemm_kernel", 12.5, "vtune"),
     ]  # fmt: skip
-
-
-def test_without_a_timing_run_it_is_one_line(tmp_path):
-    write_run(tmp_path / "hot", run_of(), Truth())
-    assert "jobs.hotspots" in one_line_error(run(MODULE, tmp_path / "hot"))
-    assert "--top: 0" in one_line_error(run(MODULE, tmp_path, "--top", "0"))

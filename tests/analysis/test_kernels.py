@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.display.metrics import columns, records
+from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.frames.pyprof import batches_of
 from analysis.measures import kernels, peaks
@@ -112,19 +112,6 @@ def test_planted_kernels_stand_where_their_work_puts_them(planted: Path) -> None
     assert found.loc["copy"][list(peaks.COLUMNS)].isna().all()
 
 
-def test_what_counts_no_flops_has_no_flops_efficiency(planted: Path) -> None:
-    run_dir = run_paths(planted)[-1]
-    ran = run("analysis.kernels", run_dir, "--format", "json").json
-    of_kernel = {row["kernel"]: row for row in ran}
-    for name in ("copy", "ncclAllReduce"):
-        assert of_kernel[name]["flops_efficiency_pct"] is None
-        assert of_kernel[name]["flops_efficiency_of_measured_pct"] is None
-        assert of_kernel[name]["gflop_per_step"] == 0 and of_kernel[name]["bandwidth_efficiency_pct"] > 0
-    assert of_kernel["conv_fprop"]["flops_efficiency_pct"] == pytest.approx(84.3, rel=1e-3)
-    (line,) = [line for line in run("analysis.kernels", run_dir).out.splitlines() if "ncclAllReduce" in line]
-    assert line.split()[-3:] == ["-", "-", "-"]  # FLOPS efficiency, bound, roof
-
-
 def test_without_a_datasheet_the_measured_roof_decides(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of(profile="torch")], Truth(device="cpu"))
     found = kernels_frame(load(tmp_path)).set_index("kernel")
@@ -154,15 +141,6 @@ def test_a_roof_is_the_higher_of_the_two_efficiencies(flops: float, moved: float
 
 
 # --- two runs -----------------------------------------------------------------------------------------
-
-
-def test_two_runs_that_are_alike_differ_in_the_collective_alone(planted: Path) -> None:
-    rows = run("analysis.kernels", *run_paths(planted), "--format", "json").json
-    assert list(rows[0])[:7] == [
-        "kernel", "class", "direction", "a_ms_per_step", "b_ms_per_step", "b_to_a", "difference_ms",
-    ]  # fmt: skip
-    assert rows[0]["kernel"] == "ncclAllReduce" and rows[0]["change"] == "new"
-    assert all(row["b_to_a"] == 1 and row["change"] == "same" for row in rows[1:])
 
 
 def totals(a: Path, b: Path, *flags: str) -> dict[str, dict[str, float]]:
@@ -268,50 +246,10 @@ def test_a_rank_whose_kernels_have_no_place_in_time_leaves_the_step_unexplained(
     assert "all kernels" in (found := totals(a, b)) and "step" not in found
 
 
-def test_the_table_is_of_the_first_rows_and_says_so(planted: Path) -> None:
-    said = run("analysis.kernels", *run_paths(planted), "--by", "class").out
-    assert said.count("convolution") == 1 and "--top" not in said
-    assert len(run("analysis.kernels", *run_paths(planted), "--top", "1", "--format", "csv").csv) == 1
-    first = run("analysis.kernels", run_paths(planted)[1], "--top", "2").out
-    assert "2 of 6 (--top N)" in first
-
-
 def test_a_difference_that_is_printed_as_0_is_none() -> None:
     for after, change in ((0.00138, "same"), (0.0024, "slower")):
         (row,) = records(kernels.differences(side(1, 0.00177), side(1, after)))
         assert row["change"] == change
-
-
-def test_what_rounding_leaves_of_a_time_is_0() -> None:
-    """Kernels that never run at once: their sum, less the time in which any runs, is no time."""
-    none = side(1, 1.0)[:0]
-    one = kernels.Side(none, wall_ms=10.0, busy_ms=-6.1e-6)
-    found = records(kernels.summary(kernels.differences(none, none), one, one))
-    (once,) = [row for row in found if row["change"] == "run at once"]
-    shown = {column.header: column.printed(once) for column in columns(kernels.SUMMARY_METRICS)}
-    assert (shown["A, ms/\nstep"], shown["B, ms/\nstep"], shown["B - A\nms"]) == ("0", "0", "0.000")
-
-
-def test_of_one_direction_or_without_a_place_in_time_the_kernels_alone_are_explained(
-    planted: Path, tmp_path: Path
-) -> None:
-    found = totals(*run_paths(planted), "--direction", "bprop", "--by", "class")
-    assert list(found) == ["new", "same", "all kernels"]
-    (row,) = run("analysis.kernels", run_paths(planted)[0], "--direction", "bprop", "--format", "csv").csv
-    assert float(row["share_pct"]) == pytest.approx(100 * 15 / 62)  # of all kernels
-    a, b = write_pyprof(tmp_path / "a"), write_pyprof(tmp_path / "b", nodes=8)
-    assert list(totals(a, b)) == ["same", "all kernels"]
-
-
-def test_efficiencies_beside_each_other_have_no_difference_in_time(planted: Path) -> None:
-    rows = run(
-        "analysis.kernels", *run_paths(planted), "--metric", "flops-efficiency", "--format", "json"
-    ).json
-    assert "difference_ms" not in rows[0]
-    assert rows[0]["kernel"] == "conv_bprop" and rows[0]["b_to_a"] == pytest.approx(1)
-    # The two are called A and B, as on the command line.
-    table = run("analysis.kernels", *run_paths(planted), "--metric", "flops-efficiency").out
-    assert "A, FLOPS" in table and "B, FLOPS" in table and "B / A" in table and "\nA: run_0_" in table
 
 
 # --- tables of PyProf ---------------------------------------------------------------------------------
@@ -343,15 +281,6 @@ def test_launches_that_are_out_of_order_are_put_into_it(tmp_path: Path) -> None:
     assert {row["kernel"]: row["calls_per_step"] for row in first} == dict.fromkeys(
         ("sgemm", "nll", "grad_nll", "wgrad"), 1
     )
-
-
-def test_two_runs_say_in_what_they_differ(tmp_path: Path) -> None:
-    """Twice the images on another device are no slower kernel."""
-    first = write_run(tmp_path / "a", run_of(profile="torch"), Truth())
-    other = write_run(tmp_path / "b", run_of(profile="torch", batch=64), Truth(device="Tesla V100-SXM2-16GB"))
-    said = " ".join(run("analysis.kernels", first, other).out.split())
-    assert "different: batch (32, 64)" in said
-    assert "different" not in run("analysis.kernels", first, first).out
 
 
 @pytest.mark.parametrize("direction", [(), ("--direction", "fprop")])

@@ -56,11 +56,6 @@ def test_runs_in_several_folders_are_one_programs_scaling(folders):
     assert efficiencies[0] == 100 and 100 > efficiencies[1] > efficiencies[2]
 
 
-def test_the_same_run_in_two_folders_has_two_names(folders):
-    sources = load_named(named(folders, 2, 2)).of_kind("run")
-    assert len({source.id for source in sources}) == 2 * REPETITIONS
-
-
 def test_another_number_of_ranks_and_a_mixture_are_one_clear_line(folders, tmp_path):
     with pytest.raises(UserError, match=r"8=.*: run_.* has 4 ranks"):
         load_named([f"1={folders[1]}", f"8={folders[4]}"])
@@ -144,12 +139,6 @@ def test_in_a_sweep_a_configuration_of_another_batch_size_is_its_own_baseline(tm
     write_sweep(tmp_path, jobs, noise=NO_NOISE, repetitions={"none": 1}, batches=12)
     rows = run("analysis.scaled", tmp_path, "--format", "json").json
     assert [row["scaling_efficiency_pct"] for row in rows] == [100, 100]
-
-
-def test_a_group_of_several_baselines_is_none_of_them(tmp_path):
-    plant(tmp_path, 1, "small.py")
-    plant(tmp_path, 2, "large.py")
-    assert "Baselines" not in run("analysis.scaled", tmp_path, "--group-by", "model").out
 
 
 def test_named_runs_with_another_batch_per_rank_and_in_all_are_not_compared(folders, tmp_path):

@@ -71,15 +71,6 @@ def test_all_steps_attributed(tmp_path: Path, forward: int, attributed: int) -> 
     assert float(row["tflop_per_step"]) == pytest.approx(0.012, rel=1e-5)
 
 
-def test_a_table_that_is_not_named_after_a_run(tmp_path: Path) -> None:
-    write_pyprof(tmp_path, name="kernels of Monday.gzip")
-    ran = run("analysis.scaled", tmp_path, "--format", "csv")
-    assert "configuration in doubt" in ran.err
-    assert_planted(ran.csv[0])
-    assert ran.csv[0]["nodes"] == ""
-    assert run("analysis.efficiency", tmp_path, "--method", "published", "--format", "csv").code == 0
-
-
 # --- other columns ------------------------------------------------------------------------------------
 
 
@@ -150,18 +141,6 @@ def test_the_first_tables_types_do_not_round_the_second(tmp_path: Path, first: b
 # --- what is not there --------------------------------------------------------------------------------
 
 
-def test_no_flops_at_all(tmp_path: Path) -> None:
-    path = write_pyprof(tmp_path)
-    changed(path, lambda table: replace(table, "FLOPs", pa.array([0.0] * len(table))))
-    (row,) = figures(tmp_path, "--explain")
-    assert (float(row["tflop_per_step"]), float(row["flops_efficiency_of_kernels_pct"])) == (0, 0)
-    (published,) = run("analysis.efficiency", tmp_path, "--method", "published", "--format", "csv").csv
-    assert (published["compute_efficiency_pct"], published["flops_efficiency_pct"]) == ("0.0", "0.0")
-    of_kernels = ("--metric", "flops-efficiency", "--method", "published", "--format", "csv")
-    rates = [row["flops_per_s"] for row in run("analysis.kernels", path, *of_kernels).csv]
-    assert set(rates) == {"0.0"}
-
-
 @pytest.mark.parametrize("column", ["FLOPs", "Bytes", "Sil(ns)"])
 def test_values_that_are_missing_or_no_numbers(tmp_path: Path, column: str) -> None:
     path = write_pyprof(tmp_path)
@@ -178,20 +157,6 @@ def test_values_that_are_missing_or_no_numbers(tmp_path: Path, column: str) -> N
         assert "nan" not in ran.out.lower()
 
 
-def test_a_launch_without_a_duration_gives_no_rate(tmp_path: Path) -> None:
-    """Its FLOPs over the time of the others would be a rate that no kernel had."""
-    path = write_pyprof(tmp_path)
-
-    def without_time(table: pa.Table) -> pa.Table:
-        time, flops = table["Sil(ns)"].to_pylist(), table["FLOPs"].to_pylist()
-        known = [None if credited else ns for ns, credited in zip(time, flops, strict=True)]
-        return replace(table, "Sil(ns)", pa.array(known, pa.int64()))
-
-    changed(path, without_time)
-    (row,) = run("analysis.efficiency", tmp_path, "--format", "csv").csv
-    assert (row["flops_efficiency_pct"], row["compute_efficiency_pct"]) == ("", "")
-
-
 @pytest.mark.parametrize("code", ["1", "-9", "139"])
 def test_a_run_that_failed_by_its_name_does_not_count_and_is_named(tmp_path: Path, code: str) -> None:
     write_pyprof(tmp_path, name=name(nodes=1))
@@ -201,13 +166,6 @@ def test_a_run_that_failed_by_its_name_does_not_count_and_is_named(tmp_path: Pat
         assert (ran.code, [row["nodes"] for row in ran.csv]) == (1, ["1"])
         assert f"exit code {code} ({failed.name})" in ran.err
     assert f"exit code {code}" in one_line_error(run("analysis.kernels", failed))
-
-
-def test_a_column_of_a_foreign_type_is_said_so(tmp_path: Path) -> None:
-    path = write_pyprof(tmp_path)
-    changed(path, lambda table: replace(table, "FLOPs", pa.array([0] * len(table), pa.timestamp("us"))))
-    said = one_line_error(run("analysis.kernels", path, "--method", "published"))
-    assert "column of another" in said
 
 
 def test_no_backward_pass_attributed(tmp_path: Path) -> None:
@@ -221,33 +179,6 @@ def test_no_backward_pass_attributed(tmp_path: Path) -> None:
     # Published figures do not depend on it.
     ran = run("analysis.efficiency", tmp_path, "--method", "published")
     assert ran.code == 0 and ran.out.startswith("Kernel efficiency")
-
-
-def test_no_loss_that_runs_once_a_batch(tmp_path: Path) -> None:
-    path = write_pyprof(tmp_path)
-    changed(path, lambda table: replace(table, "Op", pa.array([None] * len(table), pa.null())))
-    ran = run("analysis.scaled", tmp_path, "--format", "csv")
-    assert ran.code == 0
-    assert "loss kernels" in ran.err
-    assert ran.csv[0].get("tflop_per_step", "") == ""
-
-
-def test_arithmetic_in_fp16_has_no_peak_on_that_gpu(tmp_path: Path) -> None:
-    write_pyprof(tmp_path, name=name(compute="fp16"))
-    ran = run("analysis.scaled", tmp_path, "--format", "csv", "--explain")
-    assert "Tesla K40m (fp16)" in ran.err
-    assert ran.csv[0]["flops_efficiency_of_kernels_pct"] == ""
-    # The reference held every run against the peak of fp32.
-    (published,) = run("analysis.efficiency", tmp_path, "--method", "published", "--format", "csv").csv
-    assert float(published["flops_efficiency_pct"]) > 0
-
-
-def test_a_direction_that_no_kernel_has_is_said(tmp_path: Path) -> None:
-    path = write_pyprof(tmp_path, attributed=0)
-    published = ("--method", "published", "--direction")
-    assert "direction bprop" in one_line_error(run("analysis.kernels", path, *published, "bprop"))
-    assert "no direction update" in one_line_error(run("analysis.kernels", path, *published, "update"))
-    one_line_error(run("analysis.kernels", path, "--direction", "bprop"))
 
 
 # --- damaged ------------------------------------------------------------------------------------------

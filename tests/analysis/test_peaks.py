@@ -14,7 +14,6 @@ from analysis.report.kernels import ROOFLINE
 from jobs import store
 from jobs.store import Calibration
 from profiling.errors import UserError
-from profiling.findings import Finding
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.frames import kernels_frame
 from tests.analysis.synthetic import Truth, run_of, write_sweep
@@ -46,27 +45,6 @@ def test_devices_as_their_driver_names_them(
     assert peak is not None
     assert peak.flops_per_s[precision] == pytest.approx(tflops * 1e12, rel=0.02)
     assert peak.bytes_per_s == pytest.approx(gb_per_s * 1e9, rel=0.02)
-
-
-def test_peaks_that_no_source_confirms_are_said_to_be_so(tmp_path):
-    for device, doubt in (
-        ("NVIDIA GH200 480GB", "not confirmed: GH200 96GB"),
-        ("NVIDIA H100 64GB", "no source was found for the memory's"),
-        ("NVIDIA H100 SXM5 96GB", "sources differ on the memory's"),
-        ("Tesla V100-DGXS-32GB", "its arithmetic rates are taken from V100 SXM2"),
-        ("NVIDIA L40", ""),
-    ):
-        write_sweep(tmp_path / device, [run_of(profile="torch")], Truth(device=device))
-        said = " ".join(run("analysis.efficiency", tmp_path / device).out.split())
-        assert doubt in said and ("not confirmed" in said) == bool(doubt)
-
-
-@pytest.mark.parametrize("device", ["NVIDIA H100 64GB", "NVIDIA H100 SXM5 64GB", "NVIDIA H100 96GB"])
-def test_of_a_memory_that_no_source_describes_only_the_arithmetic_is_known(device):
-    peak = peaks.find(device)
-    assert peak is not None and peak.flops_per_s["bf16"] == 989.5e12 and peak.bytes_per_s is None
-    whole = peaks.find("NVIDIA H100")
-    assert whole is not None and whole.bytes_per_s == 3350e9
 
 
 def test_each_entry_has_a_source_and_no_device_the_peaks_of_another() -> None:
@@ -143,14 +121,6 @@ def test_a_peaks_file_that_is_not_right_is_one_line(tmp_path: Path, content: str
         peaks.read_peaks(own)
 
 
-def test_more_than_the_peak_is_a_finding(tmp_path: Path) -> None:
-    write_sweep(
-        tmp_path, [run_of(), run_of(profile="torch")], Truth(flops=3e12, training_flops_per_image=9.4e10)
-    )
-    ran = run("analysis.scaled", tmp_path)
-    assert "measured, datasheet peak" in ran.out
-
-
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="counts layers with torch")
 @pytest.mark.parametrize("model", ["resnet50", "resnet18", "vgg16", "alexnet"])
 def test_analytic_counts_are_those_of_the_models(root: Path, model: str) -> None:
@@ -224,13 +194,3 @@ def test_a_kernel_of_no_weight_judges_no_peak_and_small_tensors_no_bandwidth(mea
     assert found.data["most_pct"] == pytest.approx(120)
     assert not exceeded(rows.assign(share_pct=0.5))
     assert not exceeded(rows.assign(mbyte_per_step=127 * rows["calls_per_step"]))
-
-
-def test_what_makes_the_measured_peaks_doubtful_is_said_where_they_are_used(measured):
-    path = measured(HIGH, HIGH)
-    peaks = store.read_record(path / store.CALIBRATION, Calibration)
-    store.write_record(
-        path / store.CALIBRATION, peaks.model_copy(update={"findings": [Finding.from_json("threads waited")]})
-    )
-    ran = run("analysis.efficiency", path, "--format", "csv", "--notes")
-    assert ran.err.count("threads waited") == 1

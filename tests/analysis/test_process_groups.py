@@ -321,11 +321,6 @@ def test_clocks_that_no_group_joins_are_not_set_by_each_other(tmp_path):
     assert "their own: 2" in said
 
 
-def test_the_same_call_has_the_same_number_on_the_ranks_of_its_group_only():
-    numbers = match([calls(rank, TENSOR) for rank in range(4)]).numbers
-    assert [one.tolist() for one in numbers] == [[1, 2], [1, 2], [3, 4], [3, 4]]
-
-
 # --- lateness and simulation ---------------------------------------------------------------------------
 
 
@@ -353,17 +348,3 @@ def test_allreduces_of_some_ranks_are_no_exchange_of_gradients(tmp_path):
 
 
 # --- damaged tables ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "command",
-    ["stragglers", "batches", "communication", "scaled", "anatomy", "timeline", "kernels", "efficiency"],
-)
-def test_batches_that_are_not_numbered_from_0_are_one_line(tmp_path, command):
-    write(tmp_path, TENSOR)
-    (path,) = tmp_path.glob("*/rank_0001/batches.parquet")
-    table = tables.read(path.parent, "batches").to_pydict()
-    table["batch_index"] = [index + 7 for index in table["batch_index"]]
-    tables.write(tables.as_table("batches", table), path.parent, "batches")
-    ran = run(f"analysis.{command}", tmp_path)
-    assert "not numbered 0 to 19" in ran.err and "Traceback" not in ran.err

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
 from analysis.display.numbers import OPEN
 from analysis.frames.load import load
-from analysis.measures import batches, kernels, use
+from analysis.measures import batches, use
 from analysis.measures.certainty import is_unsure, without_unusable_intervals
 from analysis.measures.efficiency import efficiency
 from analysis.measures.points import findings, points_of
@@ -20,7 +19,7 @@ from analysis.report.build import build
 from analysis.statistics import estimates
 from profiling import tables
 from tests.analysis.commands import found, run
-from tests.analysis.frames import kernels_frame, scaled_frame, scaled_rows
+from tests.analysis.frames import scaled_frame, scaled_rows
 from tests.analysis.synthetic import MS, Truth, run_of, write_pyprof, write_run, write_sweep
 
 SIZES = (1, 2, 4)
@@ -89,25 +88,6 @@ def test_one_rank_stands_in_for_every_precision_of_gradients(table: pd.DataFrame
     assert row["scaling_efficiency_pct"] == pytest.approx(100 * 100 / 110, rel=0.01)
     order = [(1, "fp32"), (2, "fp32"), (4, "fp32"), (2, "fp16"), (4, "fp16")]
     assert list(zip(table["world_size"], table["grad"], strict=True)) == order
-
-
-def test_rows_of_a_sweep_that_is_partly_done_are_in_the_order_of_the_whole(tmp_path: Path) -> None:
-    """One rank was profiled already, two ranks not yet in fp32."""
-    write_sweep(tmp_path, [*both_of(1), run_of(gpus_per_node=2), *both_of(2, grad="fp16")])
-    rows = [(row["world_size"], row["grad"]) for row in scaled_rows(load(tmp_path))]
-    assert rows == [(1, "fp32"), (2, "fp32"), (2, "fp16")]
-
-
-def test_one_size_only_is_its_own_base(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of()])
-    (row,) = asked(tmp_path)
-    assert (row["speedup"], row["scaling_efficiency_pct"], row["loss_pct"]) == (1, 100, 0)
-    assert row["scaling_efficiency_pct_low"] is None  # by definition, not by measurement
-    assert row["base_images_per_s"] == row["images_per_s"]
-    assert row["step_ms_low"] < row["step_ms"] < row["step_ms_high"]
-    out = run("analysis.scaled", tmp_path).out
-    assert "100.0" not in out and "scaling eff" not in out  # in a table it would look like a result
-    assert out.splitlines()[3].split()[:2] == ["nodes", "node"] and "resnet50" not in out
 
 
 def test_each_configuration_has_its_own_base(tmp_path: Path) -> None:
@@ -189,14 +169,6 @@ def test_the_steps_before_a_cuda_graph_are_of_the_warm_up(tmp_path: Path) -> Non
 # --- which runs ---------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_is_watched_otherwise_is_of_the_same_point(tmp_path: Path) -> None:
-    """Its durations come from the unprofiled run, whatever its profiler was asked for."""
-    write_sweep(tmp_path, [run_of(), run_of(profile="torch", profile_mode="memory")])
-    (row,) = asked(tmp_path)
-    assert row["kind_of_runs"] == "unprofiled runs" and row["perturbation"] is not None
-    assert row["profile"] == "none+torch"  # torch alone would say that its steps were profiled
-
-
 def test_profiled_runs_alone_are_timed_by_what_was_not_recorded_if_there_is_any(tmp_path: Path) -> None:
     for name, first, step_ms in (("half", 20, 100), ("all", 0, 200)):
         runs = [run_of(profile="torch", attribute_from=first)]
@@ -205,17 +177,6 @@ def test_profiled_runs_alone_are_timed_by_what_was_not_recorded_if_there_is_any(
         assert row["step_ms"] == pytest.approx(step_ms, rel=0.01) and row["perturbation"] is None
         assert row["kind_of_runs"] == "profiled runs"
         assert found("analysis.scaled", tmp_path / name)["timed_by_profiled_runs"] == {"n": 1, "of": 1}
-
-
-def test_a_run_whose_kernels_turn_out_to_be_damaged_is_in_no_point(tmp_path: Path) -> None:
-    """Sums over kernels can be read of it, and are no reason to leave it out; its anatomy cannot."""
-    write_sweep(tmp_path, of_sizes(1, 2, profile="torch"), repetitions={"torch": 2})
-    broken = next(tmp_path.glob("run_1_config_1_2_*"))
-    of_rank = broken / "rank_0001" / "kernels.parquet"
-    pq.write_table(pq.read_table(of_rank).drop_columns("device"), of_rank)
-    ran = run("analysis.scaled", tmp_path, "--format", "json")
-    assert [(row["world_size"], row["runs"]) for row in ran.json] == [(1, 2), (2, 1)]
-    assert "unusable: " in ran.err and broken.name in ran.err
 
 
 @pytest.mark.parametrize("group_by", [(), ("batch", "nodes")])
@@ -275,13 +236,6 @@ def test_groups_sum_costs_first(planted, table: pd.DataFrame) -> None:
     of_one_size += ("startup_s", "kernel_ms_per_step", "exposed_communication_ms", "base_images_per_s")
     assert {row[name] for row in rows for name in of_one_size} == {None}
     assert [row["runs"] for row in rows] == [9, 6]
-
-
-def test_any_field_groups(tmp_path: Path) -> None:
-    write_sweep(tmp_path, of_sizes(1, 2))
-    for name in ("loader", "model", "seed", "batches", "network"):
-        (row,) = run("analysis.scaled", tmp_path, "--group-by", name, "--format", "csv").csv
-        assert row[name] == str(getattr(run_of(), name))
 
 
 # --- certainty ----------------------------------------------------------------------------------------------
@@ -366,17 +320,6 @@ def test_an_interval_has_to_tell_the_order_of_magnitude(low: Any, high: Any, sho
         assert (math.inf in found.values()) is (shown == OPEN)
 
 
-@pytest.mark.parametrize(
-    ("runs", "factor", "usable"), [(2, 1.45, True), (2, 1.6, False), (3, 4.5, True), (3, 5.5, False)]
-)
-def test_how_far_apart_runs_are_whose_interval_says_nothing(runs: int, factor: float, usable: bool) -> None:
-    """As docs/methods.md has it: the longest run takes so many times as long as the shortest."""
-    medians = np.geomspace(100.0, 100.0 * factor, runs)
-    drawn = estimates.draw_runs([np.full(40, median) for median in medians])
-    row = estimates.columns_of("step_ms", drawn.sampled())
-    assert (math.inf in without_unusable_intervals(row).values()) is not usable
-
-
 def test_what_is_lost_is_as_sure_as_the_efficiency() -> None:
     """A loss near 0 has an interval that is many times as wide, and says much."""
     ends = {"scaling_efficiency_pct_low": 92.0, "scaling_efficiency_pct_high": 108.0}
@@ -447,15 +390,6 @@ def test_runs_of_other_lengths_are_not_averaged(tmp_path: Path) -> None:
     write_run(tmp_path, run_of(batches=60), Truth(), 7)
     lengths = ["runs of 40 steps", "runs of 60 steps"]
     assert found("analysis.scaled", tmp_path)["not_compared"]["what"] == lengths
-
-
-def test_every_field_of_the_workload_tells_lines_of_the_report_apart(tmp_path: Path) -> None:
-    for one in [*of_sizes(1, 2, learning_rate=0.01), *of_sizes(1, 2, learning_rate=0.1)]:
-        write_run(tmp_path, one, Truth(), outside=("learning_rate",))
-    charts = [chart for section in build(load(tmp_path)).sections for chart in section.charts]
-    (figure,) = [chart.figure for chart in charts if chart.id == "throughput"]
-    lines = [line for line in figure["data"] if "learning rate" in str(line.get("name"))]
-    assert len({line["name"] for line in lines}) >= 2 and all(list(line["x"]) == [1, 2] for line in lines)
 
 
 # --- use of the device --------------------------------------------------------------------------------------
@@ -566,11 +500,6 @@ def test_a_cpu_has_measured_peaks_only_and_ranks_instead_of_gpus(tmp_path: Path,
     assert first.columns[0].header == f"{unit}s/node"
 
 
-def test_the_terminal_stays_within_120_columns(planted: tuple[Path, Truth]) -> None:
-    ran = run("analysis.scaled", planted[0])
-    assert max(len(line) for line in ran.out.splitlines()) <= 120 and ran.err == ""
-
-
 # --- the same sweep, by other commands ----------------------------------------------------------------------
 
 
@@ -581,18 +510,3 @@ def test_efficiency_of_kernels(planted: tuple[Path, Truth]) -> None:
     assert found.loc["fp16", "tflops_per_s"] == pytest.approx(truth.flops / truth.kernel_ms / 1e9)
     assert found.loc["fp16", "loader_ms_per_step"] == 0
     assert found.loc["fp16", "attributed_steps"] == (2 + 4) * 20
-
-
-def test_kernels_of_a_batch(planted: tuple[Path, Truth]) -> None:
-    study = load(planted[0])
-    name = next(source.id for source in kernels.with_kernels(study) if source.world_size == 2)
-    found = kernels_frame(study)
-    found = found[found["run"] == name].set_index("kernel")
-    row = found.loc["conv_bprop"]
-    assert (row["class"], row["direction"]) == ("convolution", "bprop")
-    assert row["calls_per_step"] == 1
-    assert row["ms_per_step"] == pytest.approx(15)
-    assert row["mean_us"] == row["min_us"] == row["max_us"] == pytest.approx(15e3)
-    assert row["gflop_per_step"] == pytest.approx(planted[1].flops * 2 / 3 / 1e9)
-    assert found["share_pct"].sum() == pytest.approx(100)
-    assert set(kernels_frame(study, direction="fprop")["direction"]) == {"fprop"}

@@ -100,11 +100,3 @@ def test_the_launches_are_read_for_the_first_question_only(folder):
         assert row == pytest.approx(same)
     damaged = load(folder)
     assert costs(damaged, damaged.recorded).empty
-
-
-def test_what_needs_another_column_reads_the_launches_again(folder):
-    study = load(folder)
-    (source,) = study.recorded
-    assert len(figures(study, [source]))
-    assert set(figures(study, [source], ("layer",))["layer"]) == {None}
-    assert kept_sums(study, source) != kept_sums(study, source, keys=("layer",))

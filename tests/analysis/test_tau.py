@@ -124,15 +124,6 @@ def test_fewer_gathers_than_50_are_runs_of_one_batch(tmp_path: Path) -> None:
     assert "data on scaling" in one_line_error(published(path))
 
 
-def test_no_application_timer(tmp_path: Path) -> None:
-    path = write_tau(tmp_path / "i.gzip", SECONDS)
-    table = pq.ParquetFile(path).read()
-    pq.write_table(
-        table.filter(pa.array(name != ".tau application" for name in table["function"].to_pylist())), path
-    )
-    assert ".tau application" in one_line_error(published(path))
-
-
 @pytest.mark.parametrize("damage", [truncate, overwrite_pages])
 def test_a_damaged_table_costs_no_other(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     write_tau(tmp_path / "good.gzip", SECONDS)
@@ -141,22 +132,6 @@ def test_a_damaged_table_costs_no_other(tmp_path: Path, damage: Callable[[Path],
     ran = published(tmp_path)
     assert (ran.code, len(ran.csv)) == (1, 4)
     assert "(bad.gzip)" in ran.err and "bad.gzip" in one_line_error(published(bad))
-
-
-def test_the_corrected_method_says_why_it_has_nothing(tmp_path: Path) -> None:
-    path = write_tau(tmp_path / "i.gzip", SECONDS)
-    assert "see --method published" in one_line_error(run("analysis.scaled", path))
-    assert "no kernels" in one_line_error(run("analysis.efficiency", path))
-    assert "no kernels" in one_line_error(run("analysis.kernels", path))
-
-
-def test_groups_are_plain_means(tmp_path: Path) -> None:
-    write_tau(tmp_path / "i.gzip", SECONDS)
-    rows = published(tmp_path, "--group-by", "nodes").csv
-    assert [row["nodes"] for row in rows] == ["1", "2"]
-    means = [sum(100 * SECONDS[1, 4, batch][0] / SECONDS[2, 4, batch][0] for batch in (32, 64)) / 2]
-    assert float(rows[1]["scaling_efficiency_pct"]) == pytest.approx(means[0])
-    assert rows[1]["runs"] == "6"
 
 
 def test_pyprof_tables_that_tau_timed_have_the_published_scaled_efficiency(tmp_path: Path) -> None:

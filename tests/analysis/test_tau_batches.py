@@ -121,11 +121,6 @@ def test_a_run_whose_tables_are_there_is_answered_by_its_event(timed, tmp_path):
     assert set(answer(tmp_path / "run" / "rank_0001")) == {(1, "event"), (1, "stages")}
 
 
-def test_a_sweep_is_no_run(tmp_path):
-    tables_of_a_run(tmp_path / "run", 0)
-    assert "name one of" in one_line_error(run(MODULE, tmp_path))
-
-
 def test_a_difference_below_zero_is_called_noise_and_two_starts_bound_nothing(tmp_path):
     long = merged(tmp_path / "long.xml", 9.0)
     starts = [merged(tmp_path / f"one{n}.xml", took) for n, took in enumerate((10.0, 9.9))]

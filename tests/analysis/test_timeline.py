@@ -209,20 +209,6 @@ def test_what_is_no_range_of_batches_is_answered(batches, sweep):
     assert "40 or 40-42" in one_line_error(run("analysis.timeline", sweep, f"--batches={batches}"))
 
 
-def test_too_many_kernels_ask_for_some_batches(sweep, tmp_path, monkeypatch):
-    monkeypatch.setattr(timeline, "MOST_KERNELS", 479)
-    error = one_line_error(run("analysis.timeline", sweep, "--output", tmp_path / "t.gz"))
-    assert "has 480 kernels" in error and "--batches 40" in error
-    assert run("analysis.timeline", sweep, "--batches", "0-39", "--output", tmp_path / "t.gz").code == 0
-
-
-def test_a_run_without_a_profile_has_batches_alone_and_says_so(sweep, tmp_path):
-    name = next(sweep.glob("run_*_1_4_*_none_*")).name
-    ran = run("analysis.timeline", sweep / name, "--output", tmp_path / "t.gz")
-    assert ran.code == 0 and "160 steps, 800 stages" in ran.err
-    assert "not recorded: kernels" in ran.err
-
-
 def test_what_cannot_be_read_costs_no_more_than_itself(sweep, tmp_path):
     copy = tmp_path / next(sweep.glob("run_*_1_4_*_torch_*")).name
     shutil.copytree(next(sweep.glob("run_*_1_4_*_torch_*")), copy)
