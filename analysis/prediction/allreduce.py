@@ -1,30 +1,28 @@
-"""Fit what an allreduce costs on more ranks, by the forms that an exchange may have.
+"""Fit the cost of an allreduce by number of ranks.
 
-An allreduce of n bytes over P ranks on N nodes sends messages of latency alpha and bytes of bandwidth beta. A
-form says how many of each (Thakur, Rabenseifner and Gropp, 2005; NCCL's double binary tree: Sanders, Speck
-and Traff, 2009):
+An allreduce of n bytes over P ranks on N nodes sends messages of latency alpha and bytes at bandwidth beta,
+by one of these forms (Thakur, Rabenseifner and Gropp, 2005; NCCL's double binary tree: Sanders, Speck and
+Traff, 2009):
 
     ring               2 (P - 1) alpha + 2 (P - 1) / P  n / beta
     halving            2 log2(P) alpha + 2 (P - 1) / P  n / beta        recursive halving and doubling
     tree               2 log2(P) alpha + 2 n / beta                     pipelined double binary tree
     binomial           2 log2(P) (alpha + n / beta)                     a tree that is not pipelined
 
-Where a node holds several ranks, links within it and between nodes differ, each with its own alpha and beta:
+Where nodes hold several ranks, links within nodes and between them have an alpha and a beta each:
 
-    ring over nodes    a ring; over several nodes all its messages wait for the links between nodes
+    ring over nodes    a ring; over several nodes all messages wait for the links between nodes
     two-level ring     a ring within each node, and one over the nodes
     two-level tree     a ring within each node, and a tree over the nodes
 
-Where points of several sizes were traced, a ring may also have less bandwidth from some size on:
+Where several numbers of ranks were traced, a ring may have less bandwidth from one of them on:
 
-    shared from P0     all ranks share what links P0 ranks had: 2 (P - 1) / P  max(1, P / P0)  n / beta
+    shared from P0     all ranks share the links of P0 ranks: 2 (P - 1) / P  max(1, P / P0)  n / beta
     slower from P0     more than P0 ranks have links of another, constant beta
 
-Every form is linear in its alphas and 1 / betas. Each is fitted by least squares of relative errors, none
-below 0. Those that fit about as well are all kept: what they predict differently is not known. No network
-follows a formula to the letter (a library changes its algorithm with the size, links fade as jobs grow):
-beyond the largest traced number of ranks a cost is known less well with every doubling, and nowhere better
-than the recorded calls are off the form.
+Alphas and 1 / betas are fitted by non-negative least squares of relative errors. All forms that fit about as
+well are kept. Networks follow formulas roughly (libraries change their algorithm with the size): a cost is
+uncertain by the residuals of its fit, and by more for every doubling beyond the traced ranks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,18 +33,12 @@ from typing import NamedTuple
 import numpy as np
 
 RESAMPLES = 400
-# Forms whose score (chi-square plus two a parameter) is within this of the best are about as good ...
-_AS_GOOD = 4.0
-# ... where a mean of equal calls is known no better than this, relatively.
-LEAST_ERROR = 0.005
-# A form that recorded calls are further off than this (relative, beyond the best form's) is none of theirs.
-_TOO_FAR_OFF = 0.25
-# Messages whose sizes differ by less than this factor do not tell latency from bandwidth ...
-_TELLS_APART = 1.5
-# ... the latency of a message is then anything up to that of TCP between two hosts.
-_MOST_ALPHA_NS = 100_000.0
-# By how much (standard deviation, relative) a cost may be off its form for a doubling of the ranks.
-_FADES = 0.07
+_AS_GOOD = 4.0  # forms within this of the best score are kept
+LEAST_ERROR = 0.005  # of a mean of equal calls, relative
+_TOO_FAR_OFF = 0.25  # of residuals beyond those of the best form, relative: such forms are dropped
+_TELLS_APART = 1.5  # ratio of message sizes from which on latency and bandwidth can be separated
+_MOST_ALPHA_NS = 100_000.0  # otherwise latency may be up to this, as of TCP between two hosts
+_FADES = 0.07  # relative standard deviation of a cost for each doubling beyond the traced ranks
 _UNSURE_SEED = 7
 
 Counts = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (ranks, nodes) -> number
@@ -62,7 +54,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Form:
-    """How many messages, and times n bytes, an allreduce sends; one of each a kind of link.
+    """Messages, and volumes in units of n bytes, that an allreduce sends, by kind of link.
 
     Attributes:
         trees: whether NCCL calls it a tree.
@@ -118,12 +110,12 @@ LEVELS = (
 
 
 def shared(free: int) -> Form:
-    """A ring over links that more ranks than ``free`` have to share."""
+    """A ring whose links more than ``free`` ranks share."""
     return Form(f"shared from {free}", RING.messages, (lambda p, n: _share(p) * np.maximum(1, p / free),))
 
 
 def slower(fast: int) -> Form:
-    """A ring that more ranks than ``fast`` have other links for."""
+    """A ring over other links for more than ``fast`` ranks."""
     return Form(
         f"slower from {fast}",
         RING.messages,
@@ -135,13 +127,11 @@ def slower(fast: int) -> Form:
 
 
 class Exchanges(NamedTuple):
-    """Measured allreduces; arrays of one element a stretch of time in which one or more of them ran.
-
-    Collectives that overlap share the wire: their times cannot be told apart, that of all of them can.
+    """Measured allreduces; arrays of one element an interval in which one or more (that overlap) ran.
 
     Attributes:
         ns: from the arrival of the last rank at the first call to the end of the last one.
-        algorithms: what NCCL's kernels are called after: ``ring``, ``tree``; empty where they do not say.
+        algorithms: in the names of NCCL's kernels: ``ring``, ``tree``; empty: not known.
     """
 
     ranks: np.ndarray
@@ -161,13 +151,13 @@ def joined(parts: Sequence[Exchanges]) -> Exchanges:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a form's messages and bytes, ns.
+    """A fitted form.
 
     Attributes:
-        terms: (alphas, then ns a byte; the estimate, then resamples).
-        error: root mean square of the relative residuals of equal calls' means; NaN: nothing was fitted.
-        traced: the most ranks whose calls were fitted; 0: none were.
-        latency_known: whether the calls tell latency from bandwidth, or the user says one.
+        terms: (alphas, then 1 / betas; the estimate, then resamples), ns.
+        error: root mean square of the relative residuals of equal calls' means; NaN: not fitted.
+        traced: the largest number of ranks of the fit; 0: not fitted.
+        latency_known: whether latency could be separated from bandwidth, or is given.
         score: chi-square of the means of equal calls, plus two a parameter (Akaike's criterion).
     """
 
@@ -179,7 +169,7 @@ class Cost:
     score: float = 0.0
 
     def allreduce_ns(self, size: float, layout: Layout) -> np.ndarray:
-        """The estimate, then resamples, ns: beyond the traced ranks a cost may be off its form."""
+        """The estimate, then resamples, ns."""
         costs = self._counts(size, layout) @ self.terms
         if not self.traced:
             return costs
@@ -189,7 +179,7 @@ class Cost:
         return costs * np.exp(spread * np.concatenate([[0.0], drawn]))
 
     def with_bandwidth(self, factor: float) -> "Cost":
-        """The same over links of so many times the bandwidth; alphas stay."""
+        """With all bandwidths multiplied."""
         terms = self.terms.copy()
         terms[len(self.form.messages) :] /= factor
         return replace(self, terms=terms)
@@ -199,7 +189,7 @@ class Cost:
         return bool((self._counts(1.0, layout) * self.terms[:, 0])[len(self.form.messages) :].sum() > 0)
 
     def slowest(self, layout: Layout) -> tuple[float, float]:
-        """alpha and ns a byte of the links that a job waits for: between nodes where there are several."""
+        """alpha and 1 / beta of the slowest links: between nodes where there are several."""
         messages = len(self.form.messages)
         used = np.flatnonzero(self._counts(1.0, layout))
         alpha = max((place for place in used if place < messages), default=0)
@@ -212,7 +202,7 @@ class Cost:
 
 
 def ring(alpha_ns: float, ns_per_byte: float) -> Cost:
-    """That of a ring whose network is known."""
+    """The cost of a ring over a known network."""
     return Cost(RING, np.array([[alpha_ns], [ns_per_byte]]))
 
 
@@ -226,14 +216,14 @@ def fit(
     seed: int = 0,
     scatter: float = 0.0,
 ) -> list[Cost]:
-    """The forms that fit about as well as the best one, which comes first; each with resamples.
+    """The best form, then those that fit about as well.
 
     Args:
-        alpha_ns, ns_per_byte: a ring's, where the user knows them; then no other form is fitted.
-        scatter: by how much equal calls of two runs differ (standard deviation, relative).
+        alpha_ns, ns_per_byte: given by the user; only a ring is fitted then.
+        scatter: relative standard deviation of equal calls between runs.
 
     Raises:
-        ValueError: nothing was seen, and not both are known.
+        ValueError: there are no calls, and not both are given.
     """
     if alpha_ns is not None and ns_per_byte is not None:
         return [ring(alpha_ns, ns_per_byte)]
@@ -249,7 +239,7 @@ def fit(
     possible = forms(seen)
     length = seen.bytes / seen.calls / seen.ranks
     if length.max() <= _TELLS_APART * length.min():
-        # One length of message: either it is all bandwidth, or latency is as much as it can be.
+        # Messages of one length: latency is between none and as much as possible.
         most = float((seen.ns / (seen.calls * RING.messages[0](seen.ranks, seen.nodes))).min())
         return [
             replace(fitted(form, {0: alpha}), latency_known=False)
@@ -259,7 +249,7 @@ def fit(
         ]
     costs = [fitted(form, {}) for form in possible]
     if len(set(seen.ranks)) == 1:
-        # Whether sizes differ by latency, or by how each is sent, calls of one number of ranks do not tell.
+        # Calls of one number of ranks do not determine whether sizes differ by latency or by algorithm.
         costs += [fitted(form, {0: 0.0}) for form in possible if form in FLAT]
         best, *others = sorted(costs, key=lambda cost: cost.score)
         return [best, *(cost for cost in others if cost.error <= best.error + _TOO_FAR_OFF)]
@@ -268,7 +258,7 @@ def fit(
 
 
 def forms(seen: Exchanges) -> tuple[Form, ...]:
-    """The forms that calls may have: by NCCL's own names, and by whether nodes hold several ranks."""
+    """The forms that calls may have, by the names of NCCL's kernels and the layouts."""
     levels = LEVELS if ((seen.nodes > 1) & (seen.ranks > seen.nodes)).any() else ()
     sizes = [int(count) for count in np.unique(seen.ranks)]
     sharing = [shared(size) for size in sizes[:-1]] + [slower(size) for size in sizes[-2:-1]]
@@ -280,7 +270,7 @@ def forms(seen: Exchanges) -> tuple[Form, ...]:
 
 
 def _fitted(seen: Exchanges, form: Form, fixed_terms: Mapping[int, float], seed: int, scatter: float) -> Cost:
-    """Least squares of relative errors with resamples: of calls, and of the runs that they are of."""
+    """Least squares of relative errors; resampled are calls, and the runs that they are of."""
     messages, count = len(form.messages), len(seen.ns)
     design = form.columns(seen.ranks, seen.nodes)
     design[:messages] *= seen.calls
@@ -291,7 +281,7 @@ def _fitted(seen: Exchanges, form: Form, fixed_terms: Mapping[int, float], seed:
     draws = generator.integers(0, count, (RESAMPLES, count))
     weights = np.stack([np.bincount(row, minlength=count) for row in draws]).astype(float)
     first = nonnegative(design, np.ones((1, count)), np.ones((1, count)), fixed_terms)
-    # Logarithm of each call's fitted over its measured time; runs are off the form as a whole, too.
+    # Logarithm of each call's fitted over its measured time, and the misfit of whole runs.
     rest = np.log(np.maximum(first[:, 0] @ design, 1e-9))
     misfit = np.sqrt(np.mean(np.square(np.bincount(runs, rest) / np.bincount(runs))))
     deviates = generator.standard_normal((RESAMPLES, runs.max() + 1))
@@ -303,7 +293,7 @@ def _fitted(seen: Exchanges, form: Form, fixed_terms: Mapping[int, float], seed:
     mean = np.bincount(cell.ravel(), rest) / calls
     squares = np.bincount(cell.ravel(), np.square(rest - mean[cell.ravel()]))
     weight = 1 / (squares / np.maximum(calls - 1, 1) / calls + LEAST_ERROR**2)
-    # All calls of a run are faster or slower together by what runs scatter: that is one error, not many.
+    # Scatter between runs is one error for all calls of a run.
     squares, sums, weights = (
         np.bincount(cells[0].astype(int), values) for values in (weight * mean**2, weight * mean, weight)
     )
@@ -317,9 +307,7 @@ def _fitted(seen: Exchanges, form: Form, fixed_terms: Mapping[int, float], seed:
 def nonnegative(
     design: np.ndarray, weights: np.ndarray, factors: np.ndarray, fixed_terms: Mapping[int, float]
 ) -> np.ndarray:
-    """Non-negative least squares of ``design.T @ x = factors``, for many weights at once.
-
-    Terms are few, so every set of them that may be above 0 is tried.
+    """Non-negative least squares of ``design.T @ x = factors`` for many weights, by trying all sets of terms.
 
     Args:
         design: (terms, calls); ``weights``, ``factors``: (problems, calls).

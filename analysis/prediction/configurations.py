@@ -1,4 +1,4 @@
-"""Configurations of a sweep or a table on several numbers of ranks, from which both methods predict."""
+"""Configurations measured on several numbers of ranks: what both methods predict from."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,46 +30,35 @@ from profiling.errors import UserError
 from profiling.findings import Finding
 
 KINDS: tuple[Scaling, ...] = ("weak", "strong")
-# A node holds so many GPUs as a rule; what was measured on one node says nothing of more.
-GPUS_OF_A_NODE = 8
-# A prediction over more than this many times the measured ranks is guessing.
-FARTHEST = 16
+GPUS_OF_A_NODE = 8  # where only one node was measured
+FARTHEST = 16  # times the measured ranks
 RANKS = ("world_size", "n_gpus", "gpus", "ranks")
 RATES = ("images_per_s", "img_per_s", "img_s_global", "images_per_second", "median_img_s")
-# Columns of tables that tell configurations apart.
 _FIELDS = (
     "framework", "model", "platform", "gpu", "mode", "precision", "batch_per_gpu", "loader", "grad",
     "compute",
 )  # fmt: skip
-# A range whose ends are further apart than this factor tells nothing.
-_WIDEST = 3.0
-# What a prediction lacks.
+_WIDEST = 3.0  # ratio of the ends of a range that is still shown
+# Why there is no prediction.
 ONE_SIZE = "one number of ranks measured"
 LINKS = "no run on several nodes"
 TOO_WIDE = f"possible images/s differ by more than {_WIDEST:g} times"
 TOO_FAR = f"more than {FARTHEST} times the measured ranks"
-# What the points of a configuration have in common.
 CONFIGURATION = tuple(name for name in POINT_FIELDS if name not in NOT_ALIKE)
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """How ranks are laid out.
-
-    Attributes:
-        gpus: that a node holds.
-        most: nodes of the largest measured point.
-    """
+    """How ranks are laid out: GPUs of a node, and the most nodes that were measured."""
 
     gpus: int
     most: int
 
     def of(self, ranks: int) -> Layout:
-        """Where so many ranks run."""
         return Layout(ranks, -(-ranks // self.gpus))
 
     def unseen(self, ranks: int) -> bool:
-        """Whether so many ranks need links between nodes, and one node was measured."""
+        """Whether they need links between nodes, and only one node was measured."""
         return self.most == 1 and self.of(ranks).nodes > 1
 
 
@@ -79,12 +68,11 @@ class Configuration:
 
     Attributes:
         fields: those of :data:`CONFIGURATION`, ``batch`` of the largest point; or those of a table.
-        batch: images of a rank; 1 where a table does not say it, so that times are relative. Where the batch
-            of the job is constant (``strong``): that of the job.
-        errors: standard error of each rate, relative.
-        nodes: where ranks run; None: a table does not say.
-        points: of a sweep: no two of one world size.
-        name: what tells it from others; empty: it is the only one.
+        batch: images of a rank (``strong``: of the job); 1: a table does not say, and times are relative.
+        errors: relative standard error of each rate.
+        nodes: None: a table does not say.
+        points: of a sweep, one a world size.
+        name: label of the fields in which configurations differ.
     """
 
     fields: Mapping[str, Any]
@@ -98,7 +86,7 @@ class Configuration:
     name: str = ""
 
     def images(self, ranks: int) -> float:
-        """Of a step of the job."""
+        """Images of a step of the job."""
         return self.batch * (1 if self.strong else ranks)
 
     @property
@@ -113,7 +101,7 @@ def of_points(
     """The configuration of points in rising order of ranks.
 
     Args:
-        gpus_per_node: that a node holds; by default as measured, of one node alone as usual.
+        gpus_per_node: by default as measured; where one node was, :data:`GPUS_OF_A_NODE` or more.
     """
     last = points[-1]
     most = max(point.fields["nodes"] for point in points)
@@ -134,13 +122,13 @@ def of_points(
 def configurations(
     study: Study, scaling: Scaling | None = None, gpus_per_node: int | None = None
 ) -> list[Configuration]:
-    """A sweep's configurations; one rank sends no gradients, so its point may be of another precision.
+    """A sweep's configurations; the point of one rank, which sends no gradients, may have another precision.
 
     Args:
-        scaling: by default what the report chooses.
+        scaling: by default as the report chooses.
 
     Raises:
-        UserError: of none of them the samples of a step are known.
+        UserError: the samples of a step are not known of any.
     """
     kind = scaling or choose_scaling(points_of(study, KINDS[0]))
     groups: dict[tuple, dict[Point, None]] = {}
@@ -173,11 +161,10 @@ def configurations(
 
 
 def scatter_of(points: Sequence[Point]) -> float:
-    """By how much runs of a point differ: a standard deviation (relative) as of a normal distribution.
+    """Relative standard deviation between runs of a point, pooled over the points of a configuration.
 
-    Pooled over the points of a configuration: a range of a prediction is of all of them. The fewer runs say
-    it, the larger it is, so that twice of it holds 95 % as Student's t does. Where no point was repeated, it
-    is :data:`analysis.prediction.curve.ASSUMED_SCATTER`.
+    Scaled so that 1.96 of it hold 95 %, as Student's t does; without repetitions it is
+    :data:`analysis.prediction.curve.ASSUMED_SCATTER`.
     """
     from scipy.special import stdtrit
 
@@ -192,7 +179,7 @@ def scatter_of(points: Sequence[Point]) -> float:
 
 
 def error_of(point: Point, points: Sequence[Point]) -> float:
-    """Standard error of a point's duration: by the scatter of all points, or its own where that is larger."""
+    """Relative standard error of a point's duration, by the scatter of all points, or its own if larger."""
     own = point.scatter.sigma if np.isfinite(point.scatter.sigma) else 0.0
     return max(scatter_of(points), own) / float(np.sqrt(len(point.timed)))
 
@@ -201,12 +188,11 @@ def target_ranks(text: str, largest: Iterable[int]) -> list[int]:
     """The numbers of ranks to predict, in rising order.
 
     Args:
-        text: as the flag ``--ranks`` has them; empty: twice and four times what each configuration was
-            measured on at most.
-        largest: the numbers of ranks that configurations were measured on at most.
+        text: of the flag ``--ranks``; empty: twice and four times the largest of each configuration.
+        largest: measured number of ranks, by configuration.
 
     Raises:
-        UserError: none can be predicted, of no configuration.
+        UserError: none can be predicted.
     """
     measured = sorted(set(largest)) or [1]
     if not text:
@@ -259,7 +245,7 @@ def read_table(path: Path) -> list[Configuration]:
 
 
 def _named(found: Sequence[Configuration]) -> list[Configuration]:
-    """The same with their names; those of strong scaling are told apart by the batch of all ranks."""
+    """The same with their names, which have the global batch in strong scaling."""
     rows = [
         {name: value for name, value in one.fields.items() if name != "batch"} | {"global_batch": one.batch}
         if one.strong
@@ -277,13 +263,13 @@ def prediction(
     method: str, ranks: int, images: float, step_s: tuple[float, float, float], measured: Sequence[int],
     **more: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """What a prediction by either method says.
+    """A row of a prediction by either method.
 
     Args:
         images: of a step of the job.
-        step_s: the step, and the least and the most that it may take.
-        measured: on which ranks.
-        more: what the method alone knows.
+        step_s: estimate, low, high.
+        measured: numbers of ranks that it is made from.
+        more: columns of the method.
     """
     return {
         "world_size": ranks, "predicted_by": method, "what_if": "", "backtest": False, "images": images,
@@ -293,19 +279,18 @@ def prediction(
 
 
 def not_predicted(name: str, ranks: Sequence[int], lacks: str) -> Finding:
-    """A configuration has no row for these numbers of ranks."""
     return Finding("not_predicted", configuration=name or None, data={"ranks": ranks, "lacks": lacks})
 
 
 def within_reach(name: str, measured: int, targets: Sequence[int]) -> tuple[list[int], list[Finding]]:
-    """The numbers of ranks to predict of those measured at most on ``measured``, and a finding on others."""
+    """The targets beyond ``measured`` that are not too far, and a finding on those that are."""
     near = [count for count in targets if measured < count <= FARTHEST * measured]
     far = [count for count in targets if count > FARTHEST * measured]
     return near, [not_predicted(name, far, TOO_FAR)] if far else []
 
 
 def is_too_wide(row: Mapping[str, Any]) -> bool:
-    """Whether the range of a prediction tells nothing."""
+    """Whether the range of a prediction is too wide to be shown."""
     return bool(row["step_ms_high"] > _WIDEST * row["step_ms_low"])
 
 
@@ -314,10 +299,10 @@ def doublings(measured: int, target: int) -> float:
 
 
 def outside(measured_s: float, row: Mapping[str, Any], noise: float) -> float:
-    """By how much (of the logarithm) a measured step is outside of what was predicted, beyond its own error.
+    """By how much (logarithm) a measured step is outside its predicted range, beyond its own error.
 
     Args:
-        noise: standard error of the measured step, relative.
+        noise: relative standard error of the measured step.
     """
     low, high = row["step_ms_low"] / 1e3, row["step_ms_high"] / 1e3
     over, under = np.log(measured_s / high), np.log(low / measured_s) if low else -np.inf

@@ -1,7 +1,7 @@
-"""Predicted throughput of more ranks, by curves and by simulation, and which of the two is better founded.
+"""Predicted throughput of more ranks, by curves and by simulation, and which of the two is preferred.
 
-A point that was measured outside of the range that smaller ones gave says that something grows which is in no
-model: from there on ranges are wider by as much for every doubling.
+Where a measured point is outside the range predicted from smaller ones, ranges beyond it are wider by as much
+for every doubling of the ranks.
 """
 
 from collections.abc import Sequence
@@ -87,10 +87,8 @@ _COUNTS = ("traced_ranks", "late_ranks", "buckets")
 _BACKTESTS = "{}: {} backtests, median error {:.1f} %, largest {:.1f} %"
 
 CURVE = "curve"
-# A simulated step that is further off the measured one explains it less well than none, percent.
-_MOST_FIT_ERROR_PCT = 10.0
-# A largest error of back-tests that is by less above the other method's than this is alike, percent.
-_ALIKE_PCT = 1.0
+_MOST_FIT_ERROR_PCT = 10.0  # of the simulated step, or of back-tests: beyond it the curve is preferred
+_ALIKE_PCT = 1.0  # difference of the methods' largest errors of back-tests that is none
 
 
 @measure(COLUMNS)
@@ -106,10 +104,10 @@ def predict(
     """A row a configuration and number of ranks, of a sweep or of a CSV table of rates.
 
     Raises:
-        UserError: nothing can be predicted, with why.
+        UserError: nothing can be predicted; the message says why.
     """
     frame = of_study(study, ranks, what_if, Network(alpha_us, beta_gb_per_s), scaling, gpus_per_node)
-    # Of strong scaling, rows so far have the batch of a rank of the largest measured point.
+    # In strong scaling, rows so far have the batch of the largest measured point.
     if "batch" in frame and (strong := frame["scaling"] == "strong").any():
         batch = (frame["global_batch"] / frame["world_size"]).astype(float)
         sizes = [int(value) if value == int(value) else value for value in batch]
@@ -118,7 +116,6 @@ def predict(
 
 
 def answer(frame: pd.DataFrame) -> Answer:
-    """The answer of :func:`predict` of these rows."""
     rows = records(frame)
     own = [str(name) for name in frame if name not in ("of", *names_of(METRICS))]
     strong = bool((frame["scaling"] == "strong").all())
@@ -142,14 +139,10 @@ def of_study(
     scaling: Scaling | None = None,
     gpus_per_node: int | None = None,
 ) -> pd.DataFrame:
-    """The predictions of a sweep, or a table of rates. What has none is a finding of the study.
-
-    Args:
-        ranks: as the flag ``--ranks`` has them.
-        scaling: by default what the report chooses.
+    """The predictions of a sweep or a table of rates; configurations without any are findings of the study.
 
     Raises:
-        UserError: neither method predicts anything, with why.
+        UserError: neither method predicts anything; the message says why.
     """
     if is_table := study.path.suffix == ".csv" and study.path.is_file():
         if what_ifs or network != UNKNOWN:
@@ -162,7 +155,7 @@ def of_study(
     targets = target_ranks(ranks, [one.ranks[-1] for one in found])
     steps = [[traced(study, point) for point in one.points] for one in found]
     frame, findings = predictions(found, steps, targets, what_ifs, network)
-    # Nobody asks about a configuration all of whose points are those from which others start.
+    # A configuration whose points all belong to others, as their baselines, is not asked about.
     fields = [[point.fields for point in one.points] for one in found]
     unasked = [
         one.name or None
@@ -193,7 +186,7 @@ def predictions(
     """Back-tests and predictions of both methods, and findings on numbers of ranks that neither predicts.
 
     Args:
-        steps: of each configuration the traced steps of its points, or what they lack.
+        steps: of each configuration and point the traced step, or what it lacks.
 
     Returns:
         Columns: the fields of configurations, ``of`` (their place in ``found``), :data:`METRICS`.
@@ -230,7 +223,7 @@ def _frame(found: Sequence[Configuration], rows: Sequence[dict[str, Any]]) -> pd
     ]
     frame["global_batch"] = pd.Series(batches, frame.index, dtype="Int64")
     frame["scaling"] = ["strong" if one.strong else "weak" for one in of]
-    # A step that may take next to no time sets no upper limit.
+    # Where the low end of a step is 0, the rate has no upper limit.
     step_s = frame[["step_ms", "step_ms_high", "step_ms_low"]].astype(float) / 1e3
     rates = ["images_per_s", "images_per_s_low", "images_per_s_high"]
     frame[rates] = (1 / step_s.where(step_s > 0)).mul(frame["images"], axis=0).to_numpy()
@@ -249,13 +242,13 @@ def _frame(found: Sequence[Configuration], rows: Sequence[dict[str, Any]]) -> pd
 
 
 def curves(one: Configuration, targets: Sequence[int]) -> tuple[list[dict[str, Any]], list[Finding]]:
-    """Back-tests of a configuration, then its predictions, and findings on what has none."""
+    """Back-tests of a configuration, then its predictions, and findings on ranks without any."""
     if len(one.ranks) < 2:
         ahead = [ranks for ranks in targets if ranks > one.ranks[0]]
         return [], [not_predicted(one.name, ahead, ONE_SIZE)]
 
     def predicted(ranks: int, count: int) -> dict[str, Any]:
-        """From the smallest ``count`` points; wider by as much as such predictions missed points so far."""
+        """From the smallest ``count`` points; wider by as much as earlier predictions missed."""
         known, errors = one.ranks[:count], one.errors[:count]
         found = curve.predict(known, one.times_s[:count], ranks, errors or None, one.strong)
         wider = float(np.exp(missed * doublings(known[-1], ranks)))
@@ -285,20 +278,18 @@ def curves(one: Configuration, targets: Sequence[int]) -> tuple[list[dict[str, A
 
 
 def judged(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows with ``believed``: that no other method of the configuration is the better founded one.
+    """The rows with ``believed``: whether their method is preferred for the configuration, or both are.
 
-    The simulation replays a traced step, so it knows what a rate does not say: how much of the exchange the
-    backward pass hid on the measured ranks, and which ranks are late. It is believed unless its step, or what
-    it said of measured points, is further off than the curve's; where that is by little, so are both.
+    The simulation knows what rates do not tell: how much of the exchange is hidden on the measured ranks, and
+    which ranks are stragglers. It is preferred unless its step or its back-tests are much further off than
+    the curve's; both are if it is little.
     """
     better = frame["of"].map({of: _method(rows) for of, rows in frame.groupby("of")})
     return frame.assign(believed=(better == "") | (better == frame["predicted_by"]))
 
 
 def _method(rows: pd.DataFrame) -> str:
-    """The better founded method of a configuration; empty: none predicts more ranks, or back-tests are for
-    the curve by too little.
-    """
+    """The preferred method of a configuration; empty: both, or there is no prediction."""
     ahead = rows[~rows["backtest"] & (rows["what_if"] == "")]
     methods = set(ahead["predicted_by"])
     if methods != {CURVE, SIMULATION}:

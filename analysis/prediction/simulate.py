@@ -1,22 +1,19 @@
-"""Simulate a step of DDP on more ranks: the backward pass and the exchange of its buckets, replayed.
+"""Simulate a step of DDP on more ranks: the backward pass and the allreduces of its buckets.
 
-Gradients become ready while the backward pass goes on. DDP fills buckets with them in the order in which
-they are ready, closes a bucket when it holds ``bucket_mb`` or more, and has it summed over the ranks while
-the pass goes on (Li et al., *PyTorch Distributed*, VLDB 2020). Collectives go one after the other: one begins
-when its bucket is ready and the one before is done. The step ends when both the pass and the last collective
-have, and the update has followed. All of it is late by as much as the latest of the ranks: those that are
-late again and again, by their own doing, stay as many on however many ranks; all others are late by chance,
-and the median of the latest of P is the quantile 0.5^(1/P) of one, if they are late independently.
+DDP fills buckets with gradients in the order in which they become ready, closes a bucket when it holds
+``bucket_mb`` or more, and reduces it while the backward pass goes on (Li et al., *PyTorch Distributed*, VLDB
+2020). Allreduces run one after the other: one begins when its bucket is ready and the one before has ended.
+The step ends with the update, after the backward pass and the last allreduce, and is late by the latest rank:
+stragglers stay as many on any number of ranks; the others are late by chance, independently, so that the
+median of the latest of P is the quantile 0.5^(1/P) of one.
 
-analysis/prediction/allreduce.py says what an allreduce costs.
+What-ifs, each beside the plain prediction, or several with "+" (``fp16-gradients+network=2x``):
 
-What may be changed, each beside the plain prediction, or several with "+" (``fp16-gradients+network=2x``):
-
-    fp16-gradients    gradients are sent in 16 bits (grad: fp16), at no cost of the conversion
+    fp16-gradients    gradients are sent in 16 bits (grad: fp16); the conversion costs nothing
     network=2x        links of twice the bandwidth beta, within nodes and between them; alpha stays
     bucket-mb=50      buckets close at 50 MiB (bucket_mb)
     no-stragglers     no rank is later than the median rank
-    no-loader         the next batch is always there: nothing waits for it
+    no-loader         nothing waits for the next batch
 """
 
 import re
@@ -31,8 +28,7 @@ from analysis.statistics import estimates
 from profiling.errors import UserError, did_you_mean
 
 MIB = 1 << 20
-# DDP counts a bucket's size in the parameters' own precision, whatever is sent.
-_HELD_BYTES = 4
+_HELD_BYTES = 4  # an element in a bucket, in the precision of the parameters, whatever is sent
 
 NO_STRAGGLERS = "no-stragglers"
 _DEFAULTS = {"fp16-gradients": "", "network": "2x", "bucket-mb": "50", NO_STRAGGLERS: "", "no-loader": ""}
@@ -43,21 +39,18 @@ DEFAULT_WHAT_IFS = tuple(f"{name}={value}" if value else name for name, value in
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A batch of a rank without the exchange of gradients; medians, ns.
+    """A step of a rank without the exchange of gradients; medians, ns.
 
     Attributes:
-        load_ns, forward_ns: before the backward pass begins.
-        backward_ns: the pass itself.
-        tail_ns: after the pass and the exchange: the update, and what follows it.
-        ready_ns: when each gradient is ready, from the begin of the pass; rising.
+        tail_ns: after the backward pass and the exchange: the update, and what follows it.
+        ready_ns: when each gradient is ready, from the start of the backward pass; rising.
         elements: of each gradient.
-        whole_buckets: what ``elements`` counts are buckets as they were sent, not single gradients.
-        own_ns: what each batch of each rank took where no rank waits for another (its loading included);
-            of the ranks that are not late again and again.
+        whole_buckets: ``elements`` are of buckets as they were sent, not of single gradients.
+        own_ns: of each step and rank without stragglers, the stages in which no rank waits for another.
         own_load_ns: the loading in it.
-        late_ns: (ranks, batches): of the ranks that are, by how much they are later than the others.
+        late_ns: (stragglers, steps), by how much they are later than the others.
         late_load_ns: the loading in it.
-        waits_share: of the loading, what nothing else is done in; the rest would go with it to no avail.
+        waits_share: of the loading, the part in which the device waits for it.
     """
 
     load_ns: float
@@ -76,13 +69,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Model:
-    """A step, the cost of its exchange, and how it is set.
+    """A step, the cost of its exchange, and its settings.
 
     Attributes:
-        scatter: by how much runs differ (standard deviation, relative): how well the step is known.
-        shorter: by what factor the step's own time differs from that of ``step``, where its batch is another
-            one; with resamples.
-        late_shorter: whether lateness is so, too.
+        scatter: between runs (relative standard deviation).
+        shorter: computation relative to that of ``step``, for another batch size; with resamples.
+        late_shorter: whether lateness changes by the same factor.
     """
 
     step: Step
@@ -102,7 +94,7 @@ class Simulated:
 
     step_ns: np.ndarray
     exposed_ns: np.ndarray  # from the end of the backward pass to that of the last collective
-    hidden_ns: np.ndarray  # what collectives took besides
+    hidden_ns: np.ndarray  # the rest of the collectives' time
     buckets: int
 
 
@@ -110,9 +102,9 @@ class Simulated:
 
 
 def buckets(step: Step, bucket_mb: float) -> tuple[np.ndarray, np.ndarray]:
-    """(when each bucket is ready, ns from the begin of the backward pass; its elements), in order.
+    """(when each bucket is ready, ns from the start of the backward pass; its elements), in order.
 
-    All buckets have one limit: the smaller first one of DDP's default is only where nobody sets a limit.
+    All buckets have one limit: DDP's smaller first bucket is only where no limit is set.
     """
     if step.whole_buckets or not len(step.elements):
         return step.ready_ns, step.elements
@@ -154,7 +146,7 @@ def simulate(model: Model, layout: Layout, seed: int = 0) -> Simulated:
 
 @lru_cache(maxsize=128)
 def _late_ns(step: Step, ranks: int, spared: float) -> np.ndarray:
-    """By how much the latest rank (0 of them: an ordinary one) is later than the median one, ns."""
+    """Lateness of the latest rank, with resamples, ns; of 0 ranks, of an ordinary one."""
     late = step.late_ns[:ranks] - spared * step.late_load_ns[:ranks]
     return latest(step.own_ns - spared * step.own_load_ns, late, max(ranks, 1))
 
@@ -166,9 +158,8 @@ def latest(own: np.ndarray, late: np.ndarray, ranks: int) -> np.ndarray:
     """The median lateness of the latest rank, then resamples, ns.
 
     Args:
-        own: what each batch of each ordinary rank took by itself, ns.
-        late: (late ranks, batches): by how much each is later than the ordinary ranks, ns; not more of them
-            than ``ranks``.
+        own: durations of the steps of ordinary ranks, ns.
+        late: (stragglers, steps), by how much each is later than the ordinary ranks, ns; at most ``ranks``.
     """
     others = ranks - len(late)
     middle = np.median(own)
@@ -192,10 +183,10 @@ def latest(own: np.ndarray, late: np.ndarray, ranks: int) -> np.ndarray:
 
 
 def _median_of_all(times: np.ndarray, come: np.ndarray, late: np.ndarray, others: int) -> float:
-    """The least time by which all have come in half of the batches.
+    """The least time by which all ranks have come in half of the steps.
 
     Args:
-        times, come: sorted times of ordinary ranks, and how many of their batches have come by each.
+        times, come: sorted times of ordinary ranks, and how many of their steps are done by each.
     """
     of_late = np.sort(late, axis=1)
 
@@ -206,8 +197,7 @@ def _median_of_all(times: np.ndarray, come: np.ndarray, late: np.ndarray, others
             share *= np.searchsorted(one, time, side="right") / len(one)
         return bool(share >= 0.5)
 
-    # It is one of the times at which a rank comes. More and more have come, so that halving finds it: all of
-    # the thousands of times of a thousand ranks need not be gone through.
+    # It is one of the times of a rank; as ever more have come, bisection finds it.
     candidates = [times, *of_late]
     return min(float(one[bisect_left(one, True, key=all_come)]) for one in candidates if all_come(one[-1]))
 
@@ -219,8 +209,8 @@ def changed(model: Model, what_if: str, layout: Layout) -> Model:
     """A model with one or several ("+") of the changes of this file's docstring, for a job of so many ranks.
 
     Raises:
-        UserError: there is no such change, or its value is none.
-        ValueError: it changes nothing here, or what it would change is not known; the message says which.
+        UserError: there is no such change, or its value is wrong.
+        ValueError: it changes nothing, or what it would change is not known; the message says which.
     """
     for name, value in _changes(what_if):
         if name in ("fp16-gradients", "network") and not model.cost.has_bandwidth(layout):
@@ -247,16 +237,11 @@ def changed(model: Model, what_if: str, layout: Layout) -> Model:
 
 
 def changes_exchange(what_if: str) -> bool:
-    """Whether it changes what the exchange of gradients costs."""
     return any(name in _OF_EXCHANGE for name, _ in _changes(what_if))
 
 
 def parse_what_ifs(text: str) -> list[str]:
-    """``"fp16-gradients,network=2x"`` as a list.
-
-    Raises:
-        UserError: one of them is no change, or has no right value.
-    """
+    """``"fp16-gradients,network=2x"`` as a list; UserError if one is no change, or has a wrong value."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in names:
         _changes(name)
@@ -264,7 +249,7 @@ def parse_what_ifs(text: str) -> list[str]:
 
 
 def _changes(what_if: str) -> list[tuple[str, float]]:
-    """The changes that a what-if says, with their values (0: they have none)."""
+    """The changes of a what-if with their values; 0: they take none."""
     changes = []
     for one in what_if.split("+"):
         name, equals, value = (part.strip() for part in one.partition("="))

@@ -1,12 +1,12 @@
 """Read from a point's runs the step and the allreduces that analysis.prediction.simulate replays.
 
-- When each gradient is ready: at the end of the last backward kernel of its layer, on rank 0 (median of the
-  attributed steps). Which parameters there are rank 0's report says. Where the trace knows no layers, the
-  buckets that were sent stand in, ready when their allreduce began.
-- How long the stages are: in the point's unprofiled runs. The backward pass of several ranks holds the wait
-  for gradients, so its own length is the trace's, less what the profiler slowed the other stages down by.
-- What allreduces took: the times in which one or more of them ran, from the last rank's arrival.
-- Which ranks are late again and again: those that analysis.stragglers names, by the same collectives.
+- A gradient is ready at the end of the last backward kernel of its layer on rank 0 (median of the attributed
+  steps); rank 0's report has the parameters. Without layers in the trace, the buckets that were sent stand
+  in, ready when their allreduce began.
+- Stages last as in the unprofiled runs. The backward pass of several ranks includes the wait for gradients:
+  its own length is the trace's, divided by the profiler's slowdown of the other stages.
+- Allreduces last from the arrival of the last rank; those that overlap are one interval.
+- Stragglers are those of analysis.stragglers, by the same collectives.
 """
 
 import math
@@ -49,12 +49,10 @@ where "class"::varchar = 'communication' and short_name::varchar ilike '%allredu
 
 @dataclass(frozen=True)
 class Traced:
-    """What the trace of a point says.
+    """The traced step of a point, and its allreduces.
 
     Attributes:
-        exchanges: its allreduces; none where one rank ran.
-        exposed_share: of the step, what it transfers while nothing is computed, the mean of the ranks; NaN:
-            not known.
+        exposed_share: share of the step in exposed transfer, mean of the ranks; NaN: not known.
     """
 
     step: Step
@@ -63,7 +61,7 @@ class Traced:
 
 
 class Late(NamedTuple):
-    """The ranks that are late again and again; arrays (ranks, steps), ns."""
+    """The stragglers; arrays (ranks, steps), ns."""
 
     ranks: Sequence[int] = ()
     late_ns: np.ndarray = np.zeros((0, 1))  # how long the others waited for each
@@ -72,11 +70,11 @@ class Late(NamedTuple):
 
 NOBODY = Late()
 Gradients = tuple[np.ndarray, np.ndarray]
-"""When each gradient is ready, ns from the begin of the backward pass, and its elements; in that order."""
+"""When each gradient is ready, ns from the start of the backward pass, and its elements; in that order."""
 
 
 def traced(study: Study, point: Point) -> Traced | str:
-    """What a point's trace says; or what it lacks to say when gradients are ready."""
+    """What a point's trace says; or what it lacks."""
     runs = [run for run in point.profiled if _kernels_of_rank_0(run[0]).is_file()]
     if not runs:
         return "no profiled run"
@@ -104,7 +102,7 @@ def traced(study: Study, point: Point) -> Traced | str:
     exposed = math.nan
     if len(parts := anatomy_of(trace)):
         wall, loading = parts["wall_ns"].sum(), parts.loc[parts["stage"] == "load", "wall_ns"].sum()
-        # A host that waits for data keeps no device waiting that still has kernels to run.
+        # While the host waits for data, the device may still have kernels to run.
         waits = parts["loader_wait_ns"].sum()
         step = replace(step, waits_share=min(1.0, waits / loading) if loading else 1.0)
         if "exposed_transfer_ns" in parts and wall:
@@ -114,8 +112,8 @@ def traced(study: Study, point: Point) -> Traced | str:
 
 
 def _read(study: Study, source: Source) -> tuple[pd.DataFrame, Gradients | None, RunTrace, Sequence[str]]:
-    """Of rank 0 its attributed steps that count, in order, and when its gradients are ready; of all ranks
-    the trace, and the names of the kernels that made allreduces.
+    """Rank 0's attributed steps that count, in order, and its gradients; all ranks' trace, and the names of
+    the kernels of allreduces.
     """
     kernels, counted = _kernels_of_rank_0(source), counted_steps(study, source)
     with reading(source):
@@ -142,9 +140,8 @@ def _kernels_of_rank_0(source: Source) -> Path:
 def ready_in_order(counts: Mapping[str, int], layers: Mapping[str, float]) -> Gradients | None:
     """The gradients in the order in which they are ready.
 
-    A parameter whose layer has no kernel of its own is ready with the one registered before it, which the
-    backward pass comes to later. None where that is so of most elements: the trace names its layers
-    otherwise.
+    A parameter whose layer has no kernel is ready with the one registered before it, which the backward pass
+    reaches later. None where that is so of most elements: layers have other names in the trace.
 
     Args:
         counts: elements by parameter, in the order in which the model registers them.
@@ -155,13 +152,13 @@ def ready_in_order(counts: Mapping[str, int], layers: Mapping[str, float]) -> Gr
     if elements[ready.notna()].sum() < elements.sum() / 2:
         return None
     instants = ready.ffill().fillna(ready.max()).to_numpy()
-    # Of those ready at one instant the last registered comes first: autograd goes backwards.
+    # Of those ready at the same time the last registered comes first.
     order = np.lexsort((-np.arange(len(ready)), instants))
     return instants[order], elements[order]
 
 
 def _sent(calls: pd.DataFrame | None, recorded: pd.DataFrame, wire_bytes: int) -> Gradients | None:
-    """The same of the buckets as they were sent, where every step sent as many."""
+    """The buckets as they were sent; None where steps sent different numbers of them."""
     if calls is None or not _have_sizes(calls):
         return None
     steps, count = np.unique(calls["step"], return_counts=True)
@@ -192,13 +189,9 @@ def step_of(
     calls: pd.DataFrame | None,
     late: Late = NOBODY,
 ) -> Step | None:
-    """The step of a point: the trace's backward pass, the unprofiled runs' other stages.
-
-    None where the stages that tell how much the profiler slowed it down took no time.
-    """
+    """The step of a point; None where the stages by which the profiler's slowdown is known took no time."""
     alone = point.world_size == 1
-    # What steps of ranks took by themselves, in the timed runs; without the late ranks. Runs are set to one
-    # level: that they differ is no lateness of a rank.
+    # Steps of ranks by themselves, without stragglers; set to one level, as runs differ for other reasons.
     owns, loads, timings = [], [], []
     for _, series in point.timed:
         ranks = np.setdiff1d(np.arange(len(series.rank_ns)), late.ranks)
@@ -248,16 +241,15 @@ def _have_sizes(calls: pd.DataFrame) -> bool:
 def exchanges(
     calls: pd.DataFrame | None, layout: Layout, algorithms: frozenset[str] = frozenset()
 ) -> Exchanges:
-    """The stretches of time in which allreduces ran; none where nothing, or no size, is known of them.
+    """The intervals in which allreduces ran; none where they or their sizes are not known.
 
-    A stretch that took no time (as floats hold it) says nothing of what a byte costs, and is left out.
+    Intervals of no length (as floats hold it) are left out.
     """
     if calls is None or not _have_sizes(calls):
         nothing = np.array([])
         return Exchanges(nothing, nothing, nothing, nothing, nothing)
     calls = calls.sort_values(["step", "arrived_ns"], kind="stable")
     begin = calls["arrived_ns"].to_numpy()
-    # Steps follow each other, so that no call of one runs into the next.
     reach = np.maximum.accumulate(np.maximum(calls["end_ns"].to_numpy(), begin + 1))
     heads = np.flatnonzero(np.concatenate([[True], begin[1:] >= reach[:-1]]))
     tails = np.append(heads[1:], len(begin)) - 1
@@ -271,7 +263,7 @@ def exchanges(
 def allreduces(trace: RunTrace) -> pd.DataFrame | None:
     """A run's allreduces of all ranks; None where they do not match, or tables are missing.
 
-    Those of a process group of fewer ranks exchange no gradients of DDP's: they are left out.
+    Groups of fewer ranks are left out: they exchange no gradients of DDP.
 
     Returns:
         In the order of rank 0's calls, on its clock: ``step, bytes`` (NaN: not known), ``start_ns`` (rank
@@ -291,13 +283,12 @@ def allreduces(trace: RunTrace) -> pd.DataFrame | None:
 
 
 def algorithms_of(names: Iterable[str]) -> frozenset[str]:
-    """What NCCL calls the algorithm of its kernels: ring, tree; none where a kernel does not say."""
+    """The algorithms in the names of NCCL's kernels: ring, tree; none if a name has none."""
     matches = [_ALGORITHM.search(name) for name in set(names)]
     return frozenset(one[1].lower() for one in matches if one) if all(matches) else frozenset()
 
 
 def late_ranks(lateness: Lateness | None, nodes: Sequence[str]) -> Late:
-    """The ranks that are late again and again, beyond chance."""
     if lateness is None:
         return NOBODY
     ranks = [rank for rank, (verdict, _) in enumerate(judge(lateness, nodes)) if verdict == STRAGGLER]
