@@ -68,7 +68,7 @@ def _communication(context: Context) -> Content:
 
 def _collectives(context: Context) -> Content:
     answer = context.once(communication.communication, context.study)
-    bars = by_configuration(together(pd.DataFrame(answer.rows)), _PARTS, context.factors)
+    bars = by_configuration(together(pd.DataFrame(answer.rows)), _PARTS, context.factors, context.study.unit)
     charts = [bar_chart(context, "exposed", bars, HIDDEN, "Overlapped and exposed")]
     complete = bars.dropna(subset=[f"{name}_ms" for name in WAITED])
     if len(complete):
