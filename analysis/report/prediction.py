@@ -12,9 +12,8 @@ from analysis.display import plots
 from analysis.display.metrics import records
 from analysis.display.plots import DARK_GREY, WHITE
 from analysis.frames.study import RECORDING
-from analysis.measures.critical_path import PARTS
+from analysis.measures.critical_path import PARTS, foremost
 from analysis.measures.critical_path import answer as of_paths
-from analysis.measures.critical_path import foremost
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.predict import CURVE
 from analysis.prediction.simulation import SIMULATION
