@@ -171,10 +171,12 @@ class Context(Evidence):
         curves: ``series``, which tell one line against ranks from another, and the ranks per node where a
             number of ranks was measured on several numbers of nodes: no line has two points at one number of
             ranks.
+        unit: of sizes: ``GPU`` or ``rank``.
     """
 
     def __init__(self, study: Study) -> None:
         super().__init__(study)
+        self.unit = "rank" if study.on_cpus else "GPU"
         at = self.own.reindex(columns=[*self.series, "world_size"]).astype(str)
         repeated = at.duplicated().any() and "gpus_per_node" in self.lines
         self.curves = [*self.series, "gpus_per_node"] if repeated else self.series
@@ -284,7 +286,7 @@ def line_chart(
     known = [{name: row[name] for name in row if row[name] is not None} for row in records(points[sizes])]
     against_ranks = axes.x == "world_size"
     if against_ranks:
-        axes = replace(axes, x_title=f"{context.study.unit}s")
+        axes = replace(axes, x_title=f"{context.unit}s")
     figure = lines.lines(
         points.assign(sizes=pd.Series(known, points.index, dtype=object)), encoding, axes, _name
     )

@@ -8,7 +8,6 @@ import pandas as pd
 
 from analysis.diagnosis import compared
 from analysis.diagnosis.evidence import PARTS, WORDS, finest_ms, in_words, shares_of
-from analysis.diagnosis.runs import advised
 from analysis.display import plots
 from analysis.display.lines import EFFICIENCY
 from analysis.display.metrics import JOB, Metric, columns, records
@@ -110,7 +109,7 @@ def _of_job(source: Source, row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "run": source.id, "ranks": f"{there} of {source.ranks}", "step_ms": row["wall_ms"],
         "parts": "; ".join(in_words(shares)[:_MOST_SHARES]),
-        "advice": advised(PARTS[avoidable]["advice"][0], ours=False) if avoidable else None,
+        "advice": WORDS["advice"][PARTS[avoidable]["advice"][0]]["words"] if avoidable else None,
     }  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def _critical_path(context: Context) -> Content:
     chart = Chart("critical-path", plots.parts(points, _COLOURS, "Critical path", of=of))
     (part,) = of_paths(context.study, rows).tables
     tables = {"critical-path-table": replace(part, title="", caption="")}
-    return Content(sized(source.fields, context.factors, context.study.unit), [chart], tables)
+    return Content(sized(source.fields, context.factors, context.unit), [chart], tables)
 
 
 CRITICAL_PATH = SectionKind("critical-path", "What would shorten the step?", _critical_path, _recorded)

@@ -94,7 +94,7 @@ def _loss(context: Context) -> Content:
     if len(rows):
         parts = finest_parts(rows, "loss_", "_pct").assign(unattributed_pct=rows["loss_unattributed_pct"])
         ordered = labelled(parts, context.series).sort_values(["label", "world_size"], kind="stable")
-        bars = named(ordered, [*context.series, "world_size"], context.lines, context.study.unit)
+        bars = named(ordered, [*context.series, "world_size"], context.lines, context.unit)
         title = "Loss of scaling efficiency"
         charts.append(bar_chart(context, "loss", bars, _LOSS_COLOURS, title, "pct", "percentage points"))
     return Content(_GROWTH, charts, {"loss-table": replace(part, title="", caption="")})
@@ -102,7 +102,7 @@ def _loss(context: Context) -> Content:
 
 def _stages(context: Context) -> Content:
     """Where a batch's time goes, by stage."""
-    rows = named(context.own, context.factors, unit=context.study.unit)
+    rows = named(context.own, context.factors, unit=context.unit)
     chart = bar_chart(context, "stages", rows, plots.STAGE_COLOURS, "Stages of a step")
     rows = rows.assign(configuration=rows["label"])
     stages = [f"{name}_ms" for name in plots.STAGE_COLOURS]
@@ -120,9 +120,7 @@ def _anatomy(context: Context) -> Content:
     """Where it goes, by what runs: parts that add up."""
     answer = anatomy.anatomy(context.study)
     figures = [f"{name}_ms" for name in plots.PART_COLOURS]
-    bars = by_configuration(
-        finest_parts(pd.DataFrame(answer.rows)), figures, context.factors, context.study.unit
-    )
+    bars = by_configuration(finest_parts(pd.DataFrame(answer.rows)), figures, context.factors, context.unit)
     chart = bar_chart(context, "anatomy", bars, plots.PART_COLOURS, "Anatomy of a step")
     by_rank = chart_by_rank(context)
     charts = [one for one in (chart if len(bars) > 1 or not by_rank else None, by_rank) if one]
@@ -156,7 +154,7 @@ def chart_by_rank(context: Context) -> Chart | None:
         for part, colour in plots.PART_COLOURS.items()
         if (name := part.replace("_", " ")) and ranks[f"{part}_ms"].any()
     ]  # fmt: skip
-    name = sized(fields, context.factors, context.study.unit)
+    name = sized(fields, context.factors, context.unit)
     layout = {
         **plots.layout(f"Anatomy by rank: {name}"), "barmode": "relative",
         "xaxis": {"title": plots.beside_ticks("rank"), "type": "category"},

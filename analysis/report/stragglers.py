@@ -44,7 +44,7 @@ def _section(context: Context) -> Content:
     chart = Chart("lateness", figure, caption=shared if source.ranks > MOST_ROWS else "")
     (part,) = stragglers.of_ranks(ranks).tables
     tables = {"straggler-table": replace(part, title="", caption="")}
-    name = sized(source.fields, context.factors, context.study.unit)
+    name = sized(source.fields, context.factors, context.unit)
     # A map of one step is a column, which the table has in figures.
     charts = [chart] if len(found.lateness[run].steps) > 1 else []
     return Content(f"{name}. {_SIGN}", charts, tables)
