@@ -67,6 +67,7 @@ PLANTS = {
     "small batch": Plant(lambda x: replace(JOB, fixed=x), ("small batch",), base_batch=STRONG),
     "launches": Plant(lambda x: replace(JOB, host_ms=x), ("launches",)),
     "copies": Plant(lambda x: replace(JOB, copies_ms=x), ("copies",)),
+    "loader by turns": Plant(lambda x: replace(JOB, by_turns_ms=x), ("loader",), WAITS),
     "slow GPU, and loader on all": Plant(
         lambda x: replace(ON_ONE, gpu=x, all_load_ms=60 * x), ("rank: GPU", "loader"), WAITS
     ),
@@ -82,7 +83,8 @@ PLANTS = {
 _NAMES = {
     "exposed_transfer": "transfer", "exposed_wait": "waits", "exposed_communication": "communication",
     "exposed_loader": "loader", "compute": "computing", "exposed_copies": "copies",
-    "idle_host_bound": "launches", "idle_other": "device", "idle": "idle",
+    "idle_host_bound": "launches", "idle_other": "device", "idle": "idle", "late_ranks": "waits",
+    "load": "loader", "forward": "forward", "backward": "backward", "update": "update", "other": "own code",
 }  # fmt: skip
 
 

@@ -240,6 +240,7 @@ def _saving(evidence: Evidence) -> list[Finding]:
     data = {
         "part": best["part"], "what": "recording" if paths.source.without_steps else "step",
         "saved_pct": best["saved_pct"], "saved_ns": 1e6 * best["saved_ms"],
+        "step_ns": 1e8 * best["saved_ms"] / best["saved_pct"],
         "steps": paths.steps["step"].nunique(),
     }  # fmt: skip
     return [Finding("saving_of_part", run=paths.source.id, data=data)]

@@ -120,13 +120,14 @@ def emit(answer: Answer, study: Any, arguments: argparse.Namespace) -> int:
     Raises:
         UserError: the output file cannot be written.
     """
-    most = None if arguments.notes else 0 if answer.brief else MOST_SHOWN
+    most = None if arguments.notes else MOST_SHOWN
+    found = [] if answer.brief and not arguments.notes else study.findings
     if arguments.format == "table":
         answer = replace(answer, notable=None) if arguments.wide else answer
-        text = as_terminal(answer, study.findings, arguments.output, most, arguments.wide, study.on_cpus)
+        text = as_terminal(answer, found, arguments.output, most, arguments.wide, study.on_cpus)
         write(text, arguments.output)
     else:
-        findings = [*answer.verdict, *study.findings]
+        findings = [*answer.verdict, *found]
         data = _data(answer.frame(arguments.all), arguments.format, findings if arguments.notes else None)
         write(data, arguments.output)
         for line in [*(() if answer.brief else answer.notes), *lines(findings, most)]:

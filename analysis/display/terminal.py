@@ -63,7 +63,7 @@ class Answer:
         verdict: stands above the tables, as a line for each code.
         regressed: the command ends with the exit code of a regression.
         notes: lines below the tables, or on standard error beside data (explanations).
-        brief: findings on the results are counted alone, and notes are not beside data.
+        brief: findings on the results stand below it only if they are asked for, and no notes beside data.
     """
 
     rows: "Rows | pd.DataFrame"

@@ -1,11 +1,19 @@
 """The report's opening: the causes of a loss, the largest first, with what they cost."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
+from analysis.diagnosis import diagnosis as diagnose
 from analysis.diagnosis import runs as diagnosis
+from analysis.diagnosis.evidence import PARTS, PLACES, WORDS, Evidence
 from analysis.diagnosis.runs import ends_of, late_ranks, limit_of_transfer, of_loss
+from analysis.frames.load import load
 from analysis.measures.loss import BY_STAGES
+from benchmarks.planted_sweep import Network, write_sweep
+from benchmarks.verdicts import JOB
+from profiling.convert import main as convert
 from profiling.findings import Finding
 from tests.analysis.scaled_rows import (
     BASE,
@@ -20,8 +28,16 @@ from tests.analysis.scaled_rows import (
     what_if,
     with_rate,
 )  # fmt: skip
+from tests.profiling.traced_jobs import Planted, write_job
 
-PARTS = ("compute", "exposed_communication", "exposed_loader", "exposed_copies", "idle", "idle_host_bound")
+LOST_PARTS = (
+    "compute",
+    "exposed_communication",
+    "exposed_loader",
+    "exposed_copies",
+    "idle",
+    "idle_host_bound",
+)
 
 
 def of_rows(own: list, late: list = (), predicted: list = ()) -> list[Finding]:
@@ -42,7 +58,7 @@ def causes(found: list[Finding]) -> list[tuple[str, float]]:
     return [(one.data["kind"], one.data["cost_pct"]) for one in by_code(found, "cause_of_loss")]
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", LOST_PARTS)
 def test_the_part_that_costs_most_is_named_with_advice(part):
     found = of_rows([BASE, point(4, 160.0, **lost(LOST_PCT, **{part: 30.0}))])
     assert causes(found) == [(part, 30.0)]
@@ -217,3 +233,105 @@ def test_an_option_that_runs_show_to_be_faster_is_named():
     assert (gain.data["option"], gain.data["value"]) == ("loader", "b")
     assert gain.data["gain_pct"] == pytest.approx(100 * (160 / 120 - 1))
     assert not by_code(of_rows([BASE, with_rate(slow, 900.0), fast]), "gain_measured")
+
+
+# --- of whatever results: what holds of all that is said ---------------------------------------------------
+
+SLOW = replace(JOB, slow=(3,))
+WORLDS = {
+    "slow GPU": (replace(JOB, ranks=1), replace(SLOW, gpu=0.2)),
+    "slow host": (replace(JOB, ranks=1), replace(SLOW, host_ms=20.0)),
+    "loader of one rank": (replace(JOB, ranks=1), replace(SLOW, load_ms=20.0)),
+    "loader by turns": (replace(JOB, ranks=1), replace(JOB, by_turns_ms=20.0)),
+    "bursts of the loader": (replace(JOB, ranks=1), replace(JOB, bursts_ms=40.0)),
+    "loader at every size": (replace(JOB, all_load_ms=90.0, ranks=2), replace(JOB, all_load_ms=90.0)),
+    "thin links": (replace(JOB, ranks=1), replace(JOB, nodes=2, network=Network(beta_gb_per_s=2.0))),
+    "links and copies": (
+        replace(JOB, ranks=1), replace(JOB, network=Network(beta_gb_per_s=4.0), copies_ms=20.0),
+    ),
+    "small batches": (replace(JOB, ranks=1, batch=256), replace(JOB, fixed=0.3)),
+    "nothing": (replace(JOB, ranks=1), JOB),
+    "one size": (replace(JOB, all_load_ms=90.0),),
+}  # fmt: skip
+PROFILED, TIMED = {"none": 2, "torch": 1}, {"none": 3}
+OUR_OPTIONS = ("grad:", "bucket_mb", "TFRecord", "dali", "synthetic")
+
+
+@pytest.mark.parametrize("repetitions", [PROFILED, TIMED], ids=["profiled", "timed"])
+@pytest.mark.parametrize("world", WORLDS)
+def test_what_is_said_of_a_sweep_is_consistent(world, repetitions, tmp_path):
+    write_sweep(tmp_path, WORLDS[world], seed=3, repetitions=repetitions, batches=30)
+    found = diagnose(Evidence(load(tmp_path)))
+    check(found)
+    # Each has a place on the page, and the page says the same.
+    assert {one.code for one in found} <= set(PLACES)
+    planted = {"loader by turns": "data", "bursts of the loader": "data", "loader at every size": "data"}
+    if cause := planted.get(world):
+        of_cost = [one for one in found if one.data.get("kind")]
+        assert of_cost[0].data["cause"] == cause
+
+
+def check(found: list[Finding]) -> None:
+    """What holds of the findings on any results."""
+    lines = "\n".join(map(str, found))
+    causes = [one for one in found if one.code in ("cause_of_loss", "cause_uncertain", "straggler_costs")]
+    for step in by_code(found, "step_takes") + by_code(found, "traced_step_takes"):
+        shares = step.data["parts_pct"]
+        assert sum(shares.values()) == pytest.approx(100, abs=0.1)
+        waits = {name: share for name, share in shares.items() if name in WORDS["avoidable"]}
+        costs = [one.data["cost_pct"] for one in causes]
+        # A step that waits for most of its time is never said to have no problem.
+        if step.code == "step_takes" and max(waits.values(), default=0.0) > max([20.0, *costs]):
+            assert by_code(found, "step_waits")
+    for loss in by_code(found, "loss"):
+        parts = loss.data["parts_pct"]
+        assert sum(parts.values()) == pytest.approx(loss.data["cost_pct"])
+        largest = max((name for name in parts if name != "unattributed"), key=lambda name: parts[name])
+        assert largest in [one.data["kind"] for one in causes]
+        # Each point has one cause: they add up to no more than is lost and what other parts shrank by.
+        kinds = [one.data["kind"] for one in causes]
+        shrank = -sum(min(0.0, pct) for pct in parts.values())
+        assert len(set(kinds)) == len(kinds)
+        assert sum(one.data["cost_pct"] for one in causes) <= loss.data["cost_pct"] + shrank + 1e-6
+    if by_code(found, "efficiency_uncertain"):
+        assert not by_code(found, "cause_of_loss")
+    if by_code(found, "tables_of_startup"):
+        assert not by_code(found, "scaling_efficiency") and "93" not in lines
+    if by_code(found, "profiles_missing"):
+        assert found[0].code == "profiles_missing"
+        assert [one.data["advice"] for one in by_code(found, "advice")] == [["record_all_ranks"]]
+    prices = [one.data["price"] for one in by_code(found, "gain_simulated")]
+    assert prices == sorted(prices, key=["free", "software", "hardware"].index)
+
+
+@pytest.mark.parametrize("part", [*PARTS])
+def test_a_users_program_is_advised_none_of_our_options(part):
+    row = {"program": "python train.py", "nodes": 1}
+    late = late_8() if part == "late ranks" else []
+    lost_in = lost(LOST_PCT, **{} if late else {part: 30.0})
+    if part in BY_STAGES:
+        lost_in = in_stages(**{part: LOST_PCT})
+    what_ifs = [what_if(name, 30.0, **row) for name in ("fp16-gradients", "network=2x", "no-loader")]
+    rows = [one | row for one in (BASE, point(8, 160.0, **lost_in))]
+    found = of_rows(rows, [one | row for one in late], what_ifs)
+    words = " ".join(str(one) for one in found if one.code in ("advice", "gain_simulated"))
+    assert words and not any(option in words for option in OUR_OPTIONS)
+
+
+def test_what_is_done_already_is_not_advised():
+    row = point(8, 160.0, **lost(37.5, exposed_transfer=30.0), grad="fp16", bucket_mb=50)
+    found = of_rows([BASE, row])
+    (advice,) = by_code(found, "advice")
+    assert advice.data["advice"] == ["larger_batch", "faster_network"]
+
+
+def test_traces_of_some_ranks_and_of_one_step_say_first_what_they_cannot_show(tmp_path):
+    for name, batches, ranks in (("part", 12, 3), ("single", 1, 4)):
+        planted = Planted(ranks=4, batches=batches, late=((2, 70.0),))
+        traces = write_job(tmp_path / f"{name}_traces", planted)
+        for path in sorted(traces.iterdir())[ranks:]:
+            path.unlink()
+        convert([str(tmp_path / f"{name}_traces"), "--out", str(tmp_path / name)])
+        found = diagnose(Evidence(load(tmp_path / name)))
+        check(found)
+        assert found[0].code == {"part": "profiles_missing", "single": "one_step"}[name]
