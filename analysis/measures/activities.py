@@ -103,7 +103,8 @@ def of_summary(intervals: pa.Table, atomics: pa.Table | None) -> pd.DataFrame:
     spread = atomics if atomics is not None else tables.as_table("atomics", {})
     took = spread.select(["thread", "event", "min", "max"]).to_pandas()
     took["name"] = took.pop("event").astype(str).str.removeprefix(f"{DURATION} : ")
-    rows = rows.merge(took.drop_duplicates(["thread", "name"], keep="last"), "left", on=["thread", "name"])
+    took = took.groupby(["thread", "name"], as_index=False).agg({"min": "min", "max": "max"})
+    rows = rows.merge(took, "left", on=["thread", "name"])
     # Where a log lost the line that heads them, calls of the API look as if they ran on the device.
     on_device = (rows["thread"] == ON_DEVICE) & ~rows["name"].map(lambda name: bool(_CALL.fullmatch(name)))
     other = rows["name"].map(lambda name: CALLS if _CALL.match(name) else RANGES)

@@ -81,6 +81,8 @@ class Tally:
         found = list(trace.findings)
         if trace.malformed:
             found.append(Finding("records_damaged", data={"n": trace.malformed, "what": "events"}))
+        if trace.overruns:
+            found.append(Finding("overruns_cut", data={"n": trace.overruns, "of": rows}))
         if rows and trace.world_size > 1 and not self._collectives:
             found.append(Finding("no_collectives", data={"ranks": trace.world_size}))
         if self._early:

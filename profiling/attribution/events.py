@@ -238,6 +238,7 @@ MEMORY_COLUMNS = {
 }
 TIMES = ("start_ns", "end_ns", "time_ns")
 OPERATOR, RANGE, LAYER = 0, 1, 2
+_ROUNDED_NS = 10_000  # times on a device may be off by so much
 
 # Ranges that training loops and PyTorch itself open; old traces file them among the operators.
 _RANGE_NAME = re.compile(
@@ -345,6 +346,7 @@ class Trace:
     world_size: int = 1
     shift_ns: int = 0  # to be added to all times
     malformed: int = 0  # events left out because a required field was absent or absurd
+    overruns: int = 0  # kernels that were cut at the next one on their stream
     findings: list[Finding] = field(default_factory=list)
     group: Message = NOT_RECORDED  # the process group of collectives that do not say it
     unread: bool = False  # whether a device's work was recorded in a form that is not read
@@ -374,7 +376,28 @@ class Trace:
         if (start_ns[1:] < start_ns[:-1]).any():
             order = np.argsort(start_ns, kind="stable")
             tables["device"] = {name: column[order] for name, column in tables["device"].items()}
+        self.overruns += _cut_overruns(tables["device"])
         return Events(list(self.names), self.threads, self.inputs, self.messages, **tables)
+
+
+def _cut_overruns(device: Columns) -> int:
+    """End kernels that outlast all of the next on their stream where that begins; how many there were.
+
+    Kernels of a stream are serial, but for branches of a CUDA graph, which share the number of their launch.
+    """
+    order = np.lexsort((device["start_ns"], device["stream"], device["device"]))
+    order = order[np.isnan(device["bytes"][order])]  # else a copy
+    start_ns = device["start_ns"][order]
+    end_ns = start_ns + device["duration_ns"][order]
+    this, after = order[:-1], order[1:]
+    serial = (device["stream"][this] >= 0) & (device["correlation"][this] != device["correlation"][after])
+    for name in ("stream", "device"):
+        serial &= device[name][this] == device[name][after]
+    over = np.flatnonzero(serial & (start_ns[1:] < end_ns[1:]) & (end_ns[:-1] > end_ns[1:] + _ROUNDED_NS))
+    if len(over):
+        device["duration_ns"] = device["duration_ns"].copy()
+        device["duration_ns"][order[over]] = start_ns[over + 1] - start_ns[over]
+    return len(over)
 
 
 def _thread_number(thread: Any, number: int) -> int:

@@ -9,7 +9,7 @@ import gc
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import orjson
 import pyarrow as pa
 
 from profiling.attribution.attribute import attribute_in_windows
-from profiling.attribution.events import LAYER, OPERATOR, RANGE, Builder, Trace, is_range
+from profiling.attribution.events import LAYER, OPERATOR, RANGE, Builder, Trace, is_range, name_flags
 from profiling.attribution.messages import of_arguments, of_process
 from profiling.cost.shapes import parse_inputs
 from profiling.errors import UserError
@@ -145,6 +145,7 @@ _NO_WORK = frozenset((
 ))  # fmt: skip
 # Counters of kernels. Their times are made up: Kineto divides the recording evenly among them.
 _COUNTERS = "cuda_profiler_range"
+_NO_CATEGORY = "events without a category"
 _LETTERS = 40  # of a category: a damaged file may hold anything in its place
 
 Unread = Counter[tuple[str, str]]  # events by category and process
@@ -171,17 +172,39 @@ def read_trace(path: Path) -> Trace:
     trace = builder.finish(rank if 0 <= rank < 1 << 31 else None, world_size, base_ns)
     trace.may_have_shapes = True
     trace.group = of_process(distributed)
+    hosts = {str(process) for process, _ in builder.threads.index}
+    for kind in [(category, process) for category, process in unread if category == _NO_CATEGORY]:
+        trace.malformed += unread.pop(kind) if kind[1] in hosts or not hosts else 0
     if unread:
         kinds = sorted({category[:_LETTERS] for category, _ in unread})
         trace.findings.append(Finding("parts_unread", data={"what": kinds, "n": unread.total()}))
-        # A new kind of device writes its work under categories of its own (mtia_ccp_events), in a process
-        # without operators. Else the trace would seem one of a CPU, and the host's operators the work.
-        hosts = {str(process) for process, _ in builder.threads.index}
+        # A new kind of device writes its work under categories of its own (mtia_ccp_events), or under none
+        # (Ascend), in a process without operators. Else the trace would seem one of a CPU, and the host's
+        # operators the work.
         trace.unread = any(category == _COUNTERS or process not in hosts for category, process in unread)
     if trace.is_empty:
         extra = f" ({trace.malformed} damaged)" if trace.malformed else ""
         raise UserError(f"{path} holds no events of PyTorch's profiler{extra}; is it the right file?")
+    if processes := _same_step(trace, list(builder.threads.index)):
+        raise UserError(
+            f"{path} holds several ranks ({', '.join(processes)}); convert the trace of each rank"
+        )
     return trace
+
+
+def _same_step(trace: Trace, threads: Sequence[tuple[Any, Any]]) -> list[str]:
+    """Processes that did the same step of the profiler at once, which are of merged traces; [] if none."""
+    first: dict[int, tuple[str, int, int]] = {}  # of each step: process, start and end
+    is_step = name_flags(trace.names, lambda name: name.startswith("ProfilerStep#"))
+    for piece in trace.tables["host"].pieces():
+        rows = np.flatnonzero((piece["kind"] == RANGE) & is_step[piece["name"]])
+        columns = (piece[name][rows].tolist() for name in ("name", "thread", "start_ns", "end_ns"))
+        for name, thread, start, end in zip(*columns, strict=True):
+            process = str(threads[thread][0])
+            other, begun, ended = first.setdefault(name, (process, start, end))
+            if process != other and start < ended and begun < end:
+                return [other, process]
+    return []
 
 
 def _integer(value: Any, default: int = -1) -> int:
@@ -212,6 +235,8 @@ def _add_chunk(builder: Builder, chunk: list[Any], unread: Unread) -> None:
             unread[str(category), str(event.get("pid"))] += 1
         elif event.get("pid") == _LEGACY_PROCESS:
             groups[_OLD].append(event)
+        elif _repaired(event) is not None:
+            unread[_NO_CATEGORY, str(event.get("pid"))] += 1
         else:
             builder.malformed += 1
     groups[_LAYERS] = [one for one in groups[_LAYERS] if str(one.get("name")).startswith(_LAYER_PREFIX)]

@@ -7,7 +7,7 @@ from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.measures.activities import of_kernels, of_summary, printed_shares, shares_of
 from analysis.report.communication import of_shares
-from profiling.readers.printed import ON_DEVICE
+from profiling.readers.printed import DURATION, ON_DEVICE
 from profiling.tables import as_table
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
@@ -79,6 +79,18 @@ def test_calls_of_the_api_are_no_activities_of_the_gpu_where_their_heading_is_lo
         0.5,
         0.5,
     ]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_least_and_greatest_are_of_all_rows_of_a_name(order):
+    """Two processes in one log, or a row for each grid."""
+    both = {"rank": [0, 0], "thread": [ON_DEVICE] * 2}
+    rows = {"function": ["k", "k"], "calls": [1.0, 3.0], "inclusive_ns": [4e3, 26e3]}
+    took = {"event": [f"{DURATION} : k"] * 2, "min": [4e3, 6e3][::order], "max": [4e3, 12e3][::order]}
+    (row,) = of_summary(as_table("intervals", both | rows), as_table("atomics", both | took)).to_dict(
+        "records"
+    )
+    assert [row["mean_us"], row["min_us"], row["max_us"]] == [7.5, 4, 12]
 
 
 def test_shares_over_gpus_and_batch_size_as_the_printed_tables_have_them(shared_data):

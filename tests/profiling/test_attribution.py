@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 
+from profiling.errors import UserError
 from profiling.schemas import SCHEMAS
 from profiling.tools import tool
 from tests.profiling.found import codes, data_of
@@ -280,3 +281,32 @@ def test_the_first_convolution_makes_no_input_gradient_where_the_trace_is_silent
         trace.host("aten::convolution_backward", at + 1, at + 9, more=tensors(*sizes))
     rows, _ = rows_of(trace, tmp_path)
     assert [row["flops"] for row in rows] == [2 * 2 * 512 * 36, 2 * 512 * 36]
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_kernels_that_outlast_the_next_on_their_stream_end_where_that_begins(tmp_path, graph):
+    trace = Trace()
+    for at, end in ((10, 1000), (50, 90), (100, 141), (140, 180)):  # the third by its rounding alone
+        trace.kernel("sgemm", 1, at, end)
+    trace.kernel("sgemm", 1, 20, 900, stream=8)
+    for event in trace.events:  # branches of a graph share the number of their launch, and run at once
+        event["args"]["correlation"] = 1 if graph else event["args"]["correlation"]
+    rows, converted = rows_of(trace, tmp_path)
+    took = {row["start_ns"] // 1000: row["duration_ns"] // 1000 for row in rows}
+    assert took == {10: 990 if graph else 40, 20: 880, 50: 40, 100: 41, 140: 40}
+    assert data_of(converted.findings, "overruns_cut") == ([] if graph else [{"n": 1, "of": 5}])
+
+
+@pytest.mark.parametrize("later_us", [0, 100])
+def test_merged_traces_of_several_ranks_are_refused(tmp_path, later_us):
+    """The same step in two processes: at once of two ranks; later it is one that was started again."""
+    trace = Trace()
+    training_step(trace, 0, batch=3)
+    first = len(trace.events)
+    training_step(trace, later_us, batch=3)
+    trace.events[first:] = [{**event, "pid": f"[rank 1] {event['pid']}"} for event in trace.events[first:]]
+    if later_us:
+        assert len(rows_of(trace, tmp_path)[0]) == 16
+    else:
+        with pytest.raises(UserError, match=r"rank 1"):
+            rows_of(trace, tmp_path)
