@@ -44,7 +44,9 @@ from profiling.watching.program import Program
 
 PARENT = Path("results") / "by-hand"
 REPORTS_S = 60.0  # for the other ranks' reports to appear; file systems of clusters show changes late
-_JOB_IDS = (("SLURM_JOB_ID", "SLURM_STEP_ID"), ("PMIX_NAMESPACE",), ("PBS_JOBID",), ("LSB_JOBID",))
+_JOB_IDS = (
+    ("SLURM_JOB_ID", "SLURM_STEP_ID"), ("PMIX_NAMESPACE",), ("FLUX_JOB_ID",), ("PBS_JOBID",), ("LSB_JOBID",),
+)  # fmt: skip
 _LONGEST_ID = 200  # bytes: file systems take names of at most 255
 _LONG_FIELDS = ("data", "profile_kernels")  # left out of the name of a run where it would be too long
 _LOGS = (".txt", ".log", ".out", ".err")  # how files end to which output is sent

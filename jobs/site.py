@@ -68,8 +68,8 @@ class Networks(_Part):
 class Mpi(_Part):
     """How MPI's ranks are started."""
 
-    hostfile: Path | None = Field(
-        default=None, description="the nodes, one per line, where there is no batch system"
+    hostfile: Annotated[Path, BeforeValidator(os.path.expandvars)] | None = Field(
+        default=None, description="the nodes, one per line; variables are expanded, e.g. $PBS_NODEFILE"
     )
     flags: list[Word] = Field(default=[], description="more flags of mpirun")
     srun: Literal["none", "pmi2", "pmix"] | None = Field(

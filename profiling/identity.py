@@ -1,7 +1,7 @@
 """Which rank a launcher started this process as, and on which nodes.
 
 The one place that reads what launchers put into the environment: torchrun (and our local launcher), Open MPI,
-MVAPICH, Slurm, MPICH and Intel MPI (PMI).
+MVAPICH, jsrun, Flux, Slurm, MPICH and Intel MPI (PMI), and Cray's PALS.
 """
 
 import itertools
@@ -21,9 +21,17 @@ _LAUNCHERS = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     "Open MPI": tuple(f"OMPI_COMM_WORLD_{name}" for name in _MPI),
     "MVAPICH": tuple(f"MV2_COMM_WORLD_{name}" for name in _MPI),
+    "jsrun": tuple(f"JSM_NAMESPACE_{name}" for name in _MPI),
+    "Flux": ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", "FLUX_JOB_NNODES"),
     "Slurm": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
     "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),  # Intel MPI's, too
+    "PALS": tuple(f"PMI_{name}" for name in _MPI),
 }
+# Of launchers that say a process's rank, and not all that is needed.
+_RANKS = ("ALPS_APP_PE", "PALS_RANKID", "PMIX_RANK", "PMI_RANK")
+
+
+_START = "start the ranks with torchrun, mpirun or srun"
 
 
 @dataclass(frozen=True)
@@ -50,16 +58,25 @@ def read_identity(environment: Mapping[str, str]) -> Identity:
         # mpirun starts by srun, count ranks per node. (Under srun --mpi=pmi2 both speak, and say the same.)
         if launcher == "Slurm" and ("SLURM_STEP_ID" not in environment or "MPI_LOCALRANKID" in environment):
             continue
+        if launcher == "MPICH" and names[2] not in environment and "PMI_LOCAL_RANK" in environment:
+            continue
         rank = _number(environment, names[0], 0)
         size = _number(environment, names[1], 1)
+        if size > 1 and (absent := [name for name in names[2:] if name not in environment]):
+            raise UserError(f"{launcher} gives a rank without {' and '.join(absent)}; {_START}")
         local_size = _number(environment, names[3], size)
-        local_rank = _number(environment, names[2], rank % max(1, local_size))
+        local_rank = _number(environment, names[2], 0)
+        if launcher == "Flux":  # which counts nodes
+            local_size = -(-size // max(1, local_size))
         if not (0 <= rank < size and 0 <= local_rank < local_size <= size):
             raise UserError(
                 f"{launcher} reports rank {rank} of {size}, local rank {local_rank} of {local_size}; start "
                 "the ranks with one launcher only"
             )
         return Identity(rank, size, local_rank, local_size, launcher)
+    for name in _RANKS:
+        if name in environment:
+            raise UserError(f"{name} gives a rank without its number on the node; {_START}")
     return Identity()
 
 
@@ -76,9 +93,7 @@ def _number(environment: Mapping[str, str], name: str, default: int) -> int:
         counts, node = expand_counts(text), environment.get("SLURM_NODEID", "0")
         text = str(counts[int(node)]) if node.isdigit() and int(node) < len(counts) else text
     if not text.isdecimal():
-        raise UserError(
-            f"invalid {name} {text!r}: not a number; start the ranks with torchrun, mpirun or srun"
-        )
+        raise UserError(f"invalid {name} {text!r}: not a number; {_START}")
     return int(text)
 
 

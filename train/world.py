@@ -14,6 +14,9 @@ _JOB_IDS = {
     "Slurm": ("SLURM_JOB_ID", "SLURM_STEP_ID"),
     "Open MPI": ("OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE"),
     "MPICH": ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PMI_JOBID"),
+    "jsrun": ("LSB_JOBID", "PMIX_NAMESPACE"),
+    "Flux": ("FLUX_JOB_ID",),
+    "PALS": ("PBS_JOBID", "PALS_APID"),
     "MVAPICH": ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PMI_JOBID"),
 }
 

@@ -213,7 +213,9 @@ def test_pyxis_is_sruns_own_container():
     assert argv[argv.index("python") :] == ["python", *COMMAND[1:]]
 
 
-def test_a_hostfile_gives_each_host_once(tmp_path):
+def test_a_hostfile_gives_each_host_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "aux"))
+    assert Site.model_validate({"mpi": {"hostfile": "$PBS_NODEFILE"}}).mpi.hostfile == tmp_path / "aux"
     path = tmp_path / "hosts"
     path.write_text("# ours\nn1 slots=2\nn2:4\n\nn1\nn3  # slow\n")
     assert read_hostfile(path) == ("n1", "n2", "n3")

@@ -37,6 +37,28 @@ MATRIX = {
     "MPICH, Intel MPI": (HYDRA, "MPICH"),
     "MPICH, Intel MPI inside srun": ({**DAEMON, **HYDRA}, "MPICH"),
     "srun": (SRUN, "Slurm"),
+    "jsrun": (
+        {
+            "JSM_NAMESPACE_RANK": "5",
+            "JSM_NAMESPACE_SIZE": "8",
+            "JSM_NAMESPACE_LOCAL_RANK": "1",
+            "JSM_NAMESPACE_LOCAL_SIZE": "4",
+            "PMIX_RANK": "5",
+        },
+        "jsrun",
+    ),
+    "flux run": (
+        {
+            **PMI,
+            "FLUX_TASK_RANK": "5",
+            "FLUX_JOB_SIZE": "8",
+            "FLUX_TASK_LOCAL_ID": "1",
+            "FLUX_JOB_NNODES": "2",
+        },
+        "Flux",
+    ),
+    "mpiexec of PALS": ({**PMI, "PMI_LOCAL_RANK": "1", "PMI_LOCAL_SIZE": "4", "PALS_RANKID": "5"}, "PALS"),
+    "srun --mpi=cray_shasta": ({**SRUN, **PMI, "PMI_LOCAL_RANK": "1", "PMI_LOCAL_SIZE": "4"}, "Slurm"),
     "srun --mpi=pmi2": ({**SRUN, **PMI}, "Slurm"),
 }
 
@@ -62,6 +84,11 @@ def test_nodes_may_have_different_numbers_of_tasks(node, local_size):
         {"RANK": "²", "WORLD_SIZE": "4"},
         {"RANK": "-1", "WORLD_SIZE": "4"},
         {"PMI_RANK": "0", "PMI_SIZE": "many"},
+        PMI,  # on which node each is, is not known
+        {"RANK": "1", "WORLD_SIZE": "2"},
+        {"ALPS_APP_PE": "3"},
+        {"PMIX_RANK": "0"},
+        {"PALS_RANKID": "0", "PALS_LOCAL_RANKID": "0"},
         {**TORCHRUN, "LOCAL_WORLD_SIZE": "0"},
     ],
 )

@@ -26,7 +26,7 @@ def test_where_ranks_meet():
     assert read_world({}) == World()
     assert read_world({**TORCHRUN, "SCALEPROF_RENDEZVOUS": "file:///x"}).rendezvous == "file:///x"
     assert read_world({**TORCHRUN, "MASTER_ADDR": "n0", "MASTER_PORT": "9"}).rendezvous == "tcp://n0:9"
-    one_node = {"PMI_RANK": "2", "PMI_SIZE": "4"}
+    one_node = {"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "2", "MPI_LOCALNRANKS": "4"}
     assert read_world(one_node).host == "127.0.0.1"
     assert read_world(SLURM).host == "n7"
     assert read_world({**TORCHRUN, "MASTER_ADDR": "n0"}).host == "n0"
