@@ -239,7 +239,7 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> F
     yaxes = [whole[name] for name in whole if name.startswith("yaxis")]
     highest = max([points[axes.y].max(), *(y for trace in ideal for y in trace["y"])])
     if (
-        axes is THROUGHPUT and points[axes.x].nunique() > 1
+        axes.y == THROUGHPUT.y and points[axes.x].nunique() > 1
     ):  # as its x axis, so that ideal scaling is straight
         of_log = log_axis(axes.unit, points[axes.y].min(), highest)
         del of_log["title"]  # only the panels on the left have it
@@ -248,7 +248,7 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> F
     elif top := axis_end(highest, points.get(f"{axes.y}_high", pd.Series(dtype=float))):
         for axis in yaxes:
             axis["range"] = [0, top]
-    if axes is EFFICIENCY:
+    if axes.y == EFFICIENCY.y:
         for axis in yaxes:
             axis |= {"tick0": 0, "dtick": 50}  # ticks at 0, 50 and 100 %
     return {"data": [*traces, *ideal], "layout": whole}
@@ -322,14 +322,14 @@ def _ideal(
 ) -> list[dict[str, Any]]:
     """What ideal scaling from the first point of each line would give."""
     look: dict[str, Any] = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
-    if axes is EFFICIENCY:
+    if axes.y == EFFICIENCY.y:
         xs = sorted({x for trace in traces for x in trace["x"]})
         look |= {"name": "ideal", "line": {"dash": "dash", "color": GREY, "width": 1.5}}
         return [{"x": xs, "y": [100] * len(xs), **look, **on} for on in panels]
     drawn = [
         trace for trace in traces if len(trace["x"]) > 1 and not {"band", "members"} & set(trace["meta"])
     ]
-    if axes is not THROUGHPUT or len(drawn) > _MOST_IDEAL * len(panels):
+    if axes.y != THROUGHPUT.y or len(drawn) > _MOST_IDEAL * len(panels):
         return []
     return [
         {

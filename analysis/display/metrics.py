@@ -197,9 +197,12 @@ def varied(rows: "Rows | pd.DataFrame", fields: Sequence[str] = FACTORS) -> list
 
 def called(row: Mapping[str, Any], fields: Sequence[str]) -> str:
     """A configuration's name: ``dali-cpu, fp16 gradients``."""
-    return label_of(row, fields) or str(
-        row.get("model") or row.get("job") or row.get("program") or "all runs"
+    words = str(row.get("program") or "").split()
+    # Of a command line the script alone: a report is sent to others.
+    program = next(
+        (word.rpartition("/")[2] for word in words if word.endswith(".py")), words[0] if words else ""
     )
+    return label_of(row, fields) or str(row.get("model") or row.get("job") or program or "all runs")
 
 
 def fields(names: Iterable[str]) -> list[Metric]:

@@ -1,13 +1,13 @@
 """What sections of the report are built from: a study's context, what a section is, its tables and charts.
 
-A section's file defines a :class:`SectionKind`; a line in :data:`analysis.report.build.SECTIONS` puts it on
+A section's file defines a :class:`SectionKind`; a line in :data:`analysis.report.build.CHAPTERS` puts it on
 the page.
 """
 
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from analysis.display.lines import caption, encode, stacked
 from analysis.display.metrics import FACTORS, Metric, Rows, records
 from analysis.display.metrics import called as called
 from analysis.display.metrics import varied as varied
-from analysis.display.numbers import plain
+from analysis.display.numbers import label_of, plain
 from analysis.display.terminal import Part, with_ranks
 from analysis.frames.divide import EVERY, finest
 from analysis.frames.study import Study
@@ -29,6 +29,8 @@ from analysis.report.render import Cell, Chapter, Chart, Heading, Row, Section, 
 from jobs.run import Run
 from jobs.run_fields import FACTOR
 from profiling.errors import UserError
+
+SIZE = ("nodes", "gpus_per_node", "world_size")
 
 # --- configurations and their names ---
 
@@ -52,22 +54,41 @@ def labelled(
     return frame.assign(label=labels, facts=pd.Series(of_rows, frame.index, dtype=object))
 
 
-def named(frame: pd.DataFrame, fields: Sequence[str], factors: Sequence[str] | None = None) -> pd.DataFrame:
+def named(
+    frame: pd.DataFrame, fields: Sequence[str], factors: Sequence[str] | None = None, unit: str = "GPU"
+) -> pd.DataFrame:
     """:func:`labelled`, but each label is of one row: bars of one label would be stacked."""
-    return labelled(frame, fields, factors).assign(label=labels_of(records(frame), fields))
+    return labelled(frame, fields, factors).assign(label=labels_of(records(frame), fields, unit))
 
 
-def labels_of(rows: Rows, fields: Sequence[str]) -> list[str]:
+def sized(row: Mapping[str, Any], fields: Sequence[str], unit: str = "GPU") -> str:
+    """:func:`called`, with the size of the job, if fields tell it: ``dali-cpu, 64 GPUs (16 nodes)``.
+
+    Args:
+        unit: of the size: ``GPU`` or ``rank``.
+    """
+    nodes, per_node = row.get("nodes"), row.get("gpus_per_node")
+    count = row.get("world_size") or (nodes and per_node and nodes * per_node)
+    others = [name for name in fields if name not in SIZE]
+    if not count or len(others) == len(fields):
+        return called(row, fields)
+    size = f"{count:.0f} {unit}{'s' * (count != 1)}" + (
+        f" ({nodes:.0f} nodes)" if nodes and nodes > 1 else ""
+    )
+    return ", ".join([*([called(row, others)] if label_of(row, others) else []), size])
+
+
+def labels_of(rows: Rows, fields: Sequence[str], unit: str = "GPU") -> list[str]:
     """What each row is called, by ``fields`` and, as far as these leave rows alike, by what else differs."""
     rest = (*FACTORS, *(name for name in Run.model_fields if name not in FACTORS), "repetition")
     distinguishing = list(fields)
     for name in varied(rows, [name for name in rest if name not in distinguishing]):
-        labels = [called(row, distinguishing) for row in rows]
-        if len(set(labels)) == len(labels):
+        labels = {sized(row, distinguishing, unit) for row in rows}
+        if len(labels) == len(rows):
             break
-        if len({called(row, [*distinguishing, name]) for row in rows}) > len(set(labels)):
+        if len({sized(row, [*distinguishing, name], unit) for row in rows}) > len(labels):
             distinguishing.append(name)
-    return [called(row, distinguishing) for row in rows]
+    return [sized(row, distinguishing, unit) for row in rows]
 
 
 # --- tables and points of charts ---
@@ -101,7 +122,9 @@ def _cell(column: Metric, row: Mapping[str, Any]) -> Cell:
     return Cell(text, value if isinstance(value, int | float) else "", numeric=True)
 
 
-def by_configuration(frame: pd.DataFrame, figures: Sequence[str], factors: Sequence[str]) -> pd.DataFrame:
+def by_configuration(
+    frame: pd.DataFrame, figures: Sequence[str], factors: Sequence[str], unit: str = "GPU"
+) -> pd.DataFrame:
     """The bars of a chart, one a configuration: means of its runs' ``figures``, its ``label`` and ``facts``.
 
     Args:
@@ -118,7 +141,8 @@ def by_configuration(frame: pd.DataFrame, figures: Sequence[str], factors: Seque
     grouped = frame[fullest].groupby([one[fullest] for one in by], dropna=False, sort=False)
     first = grouped[list(dict.fromkeys([*keys, *others]))].first()
     means = pd.concat([first, grouped[list(figures)].mean()], axis=1).reset_index(drop=True)
-    return labelled(means, keys, factors)
+    labels = [sized(row, keys, unit) for row in records(means)]
+    return labelled(means, keys, factors).assign(label=labels)
 
 
 def finest_parts(frame: pd.DataFrame, before: str = "", after: str = "_ms") -> pd.DataFrame:
@@ -147,10 +171,12 @@ class Context(Evidence):
         curves: ``series``, which tell one line against ranks from another, and the ranks per node where a
             number of ranks was measured on several numbers of nodes: no line has two points at one number of
             ranks.
+        unit: of sizes: ``GPU`` or ``rank``.
     """
 
     def __init__(self, study: Study) -> None:
         super().__init__(study)
+        self.unit = "rank" if study.on_cpus else "GPU"
         at = self.own.reindex(columns=[*self.series, "world_size"]).astype(str)
         repeated = at.duplicated().any() and "gpus_per_node" in self.lines
         self.curves = [*self.series, "gpus_per_node"] if repeated else self.series
@@ -199,7 +225,7 @@ class SectionKind:
 
     Attributes:
         id: the anchor that findings of the opening link to.
-        build: its content. What it raises as UserError becomes the section's text.
+        build: its content. What it raises as UserError is why the section is not available.
         applies: whether the page has it; where it does not, nobody would look for it.
         on_cpus: its heading for runs without GPUs, if that is another.
     """
@@ -257,12 +283,30 @@ def line_chart(
     others = context.by_effect([name for name in facts[0] if name not in first])
     encoding = encode(facts, [*first, *others])
     sizes = [name for name in ("nodes", "gpus_per_node") if name in context.factors and name in points]
-    sized = [{name: row[name] for name in row if row[name] is not None} for row in records(points[sizes])]
+    known = [{name: row[name] for name in row if row[name] is not None} for row in records(points[sizes])]
+    against_ranks = axes.x == "world_size"
+    if against_ranks:
+        axes = replace(axes, x_title=f"{context.unit}s")
     figure = lines.lines(
-        points.assign(sizes=pd.Series(sized, points.index, dtype=object)), encoding, axes, _name
+        points.assign(sizes=pd.Series(known, points.index, dtype=object)), encoding, axes, _name
     )
+    if against_ranks and not encoding.columns:
+        _name_nodes(figure["layout"], points)
     said = [caption(encoding), plots.CUT if plots.is_cut(figure) else ""]
     return Chart(id, figure, " ".join(filter(None, said)))
+
+
+def _name_nodes(layout: dict[str, Any], points: pd.DataFrame) -> None:
+    """Write ``16 nodes`` below ``64`` on the axes of ranks, where that is so of all points."""
+    nodes = points.dropna(subset="nodes").groupby("world_size")["nodes"].agg(["min", "max"])
+    if (nodes["max"] == 1).all():
+        return
+    below = {
+        ranks: f"<br>{least:.0f} node{'s' * (least != 1)}" if least == most else ""
+        for ranks, least, most in nodes.itertuples()
+    }
+    for axis in (layout[name] for name in layout if name.startswith("xaxis")):
+        axis["ticktext"] = [f"{ranks:g}{below.get(ranks, '')}" for ranks in axis["tickvals"]]
 
 
 def bar_chart(

@@ -93,7 +93,9 @@ def build(study: Study) -> Page:
         if (section := kind.section(context, chapter))
     ]
     there = {"findings", *(one.id for one in sections if not one.unavailable)}
-    placed = [(str(one), *PLACES.get(one.code, ("", ""))) for one in in_order(diagnosis(context))]
+    jobs = others.unlike_jobs(context)
+    found = [one for one in in_order(diagnosis(context)) if not (jobs and others.of_each_job(one))]
+    placed = [(str(one), *PLACES.get(one.code, ("", ""))) for one in found]
     summary = [Line(text, place if place in there else "", heading) for text, heading, place in placed]
     return Page(
         title=_title(study),
@@ -104,6 +106,7 @@ def build(study: Study) -> Page:
         methods=MEASURED_TRACES if study.only_traces else MEASURED_RUNS,
         provenance=provenance_of(study),
         filters=filters_of(context),
+        jobs=as_view(jobs, "jobs") if jobs else None,
     )
 
 

@@ -68,7 +68,7 @@ def _communication(context: Context) -> Content:
 
 def _collectives(context: Context) -> Content:
     answer = context.once(communication.communication, context.study)
-    bars = by_configuration(together(pd.DataFrame(answer.rows)), _PARTS, context.factors)
+    bars = by_configuration(together(pd.DataFrame(answer.rows)), _PARTS, context.factors, context.unit)
     charts = [bar_chart(context, "exposed", bars, HIDDEN, "Overlapped and exposed")]
     complete = bars.dropna(subset=[f"{name}_ms" for name in WAITED])
     if len(complete):
@@ -107,9 +107,7 @@ def _batch_sizes_differ(context: Context) -> bool:
 def _activities(context: Context) -> Content:
     activities = activities_of(context.study)
     runs = fields_of(context.study).loc[activities["run"].unique()]
-    return of_shares(
-        pd.DataFrame(shares_of(activities, runs)), context.factors, "rank" if context.study.on_cpus else "GPU"
-    )
+    return of_shares(pd.DataFrame(shares_of(activities, runs)), context.factors, context.unit)
 
 
 def of_shares(shares: pd.DataFrame, factors: Sequence[str] = (), unit: str = "GPU") -> Content:

@@ -17,7 +17,7 @@ from analysis.measures.hotspots import TOOLS
 from analysis.measures.kernels import BY
 from analysis.measures.peaks import Roof, bound_of, roofs
 from analysis.measures.traced import programs
-from analysis.report.base import Content, Context, SectionKind, called, facts, labels_of
+from analysis.report.base import Content, Context, SectionKind, facts, labels_of, sized
 from analysis.report.render import Chart
 from profiling.errors import UserError
 
@@ -53,7 +53,7 @@ def _top(context: Context) -> Content:
     """The kernels that take most time: a chart of one run, a table of all."""
     rows = context.once(_rows)
     each = rows.drop_duplicates("run")
-    names = dict(zip(each["run"], labels_of(records(each), context.factors), strict=True))
+    names = dict(zip(each["run"], labels_of(records(each), context.factors, context.unit), strict=True))
     source = _foremost(context, rows)
     top = rows[rows["run"] == source.id].head(TOP_KERNELS).rename(columns={"kernel": "short_name"})
     figure = plots.kernels(top, f"Top kernels: {names[source.id]}")
@@ -129,7 +129,9 @@ def _change(context: Context) -> Content:
     pairs = kernels.differences(a.kernels, b.kernels)
     totals = kernels.summary(pairs, a, b)
     fields = [*(name for name in context.factors if name not in ("nodes", "gpus_per_node")), "world_size"]
-    names = [called({**source.fields, "world_size": source.world_size}, fields) for source in pair]
+    names = [
+        sized({**source.fields, "world_size": source.world_size}, fields, context.unit) for source in pair
+    ]
     title = ("Kernels on more ranks", f"A: {names[0]}; B: {names[1]}")
     parts = kernels.tables_of_change(pairs.head(TOP_CHANGES), totals, kernels.DEFAULT_BY, *title)
     return Content(title[1], tables={f"kernel-change-{number}": part for number, part in enumerate(parts)})
@@ -170,7 +172,7 @@ def _roofline(context: Context) -> Content:
         raise UserError("the profiler recorded no FLOPs or bytes for any kernel")
     if not named_roofs:
         raise UserError("no peak of this device: neither from a datasheet (--peaks FILE) nor measured")
-    name = called(source.fields, context.factors)
+    name = sized(source.fields, context.factors, context.unit)
     points, of_run = (
         _points(placed.head(ROOFLINE_KERNELS), named_roofs[0][1]),
         facts(source.fields, context.factors),

@@ -1,16 +1,20 @@
 """Sections on what others measured: traces of jobs, and the reference's own files."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from analysis.diagnosis import compared
+from analysis.diagnosis.evidence import PARTS, WORDS, finest_ms, in_words, shares_of
 from analysis.display import plots
 from analysis.display.lines import EFFICIENCY
 from analysis.display.metrics import JOB, Metric, columns, records
 from analysis.display.terminal import Part
-from analysis.measures import scaled, traced
+from analysis.frames.anatomy import anatomy as anatomy_frame
+from analysis.frames.study import Source
+from analysis.measures import anatomy, scaled, traced
 from analysis.published.explain import explain
 from analysis.report.base import (
     Content,
@@ -25,7 +29,7 @@ from analysis.report.base import (
 )
 from analysis.report.render import Chart
 from profiling.attribution.batch_times import WHOLE
-from profiling.findings import listed
+from profiling.findings import Finding, listed
 from profiling.traced_job import TracedJob
 
 _UNSURE = 0.999  # of the kernels that recur, below which the confidence is said
@@ -70,6 +74,43 @@ def _row(name: str, job: TracedJob) -> dict[str, Any]:
 def _traces(context: Context) -> Content:
     rows = [_row(source.id, source.job) for source in context.traces if source.job]
     return Content(tables={"traces-table": Part("", rows, columns(METRICS))})
+
+
+_MOST_SHARES = 4  # of a job's step
+_OF_EACH = ("traced_step_takes", "longest_collective", "one_step", "profiles_missing")
+OF_JOBS = (
+    JOB,
+    Metric("ranks", "ranks whose traces are available, of all", text=True),
+    Metric("step_ms", "duration of a step; without steps, of the recording", "step\nms"),
+    Metric("parts", "the largest parts of a step", "what a step takes", text=True),
+    Metric("advice", "what may help against the largest part that a step need not have", "to try", text=True),
+)
+
+
+def unlike_jobs(context: Context) -> Part | None:
+    """A row a job, where traces are of several programs: a page of sentences on each is not read."""
+    if len(context.traces) < 2 or len(compared(context)) == len(context.traces):
+        return None
+    means = anatomy.means(anatomy_frame(context.study, context.traces))
+    steps = {row["run"]: row for row in records(means)}
+    rows = [_of_job(source, steps[source.id]) for source in context.traces if source.id in steps]
+    return Part("", rows, OF_JOBS) if rows else None
+
+
+def of_each_job(finding: Finding) -> bool:
+    """Whether :func:`unlike_jobs` has what a finding says of one job."""
+    return finding.code in _OF_EACH
+
+
+def _of_job(source: Source, row: Mapping[str, Any]) -> dict[str, Any]:
+    shares = shares_of({name: ms for name, ms in finest_ms(row).items() if name in PARTS})
+    avoidable = next((name for name in shares if name in WORDS["avoidable"]), None)
+    there = len(source.job.ranks) if source.job else 1
+    return {
+        "run": source.id, "ranks": f"{there} of {source.ranks}", "step_ms": row["wall_ms"],
+        "parts": "; ".join(in_words(shares)[:_MOST_SHARES]),
+        "advice": WORDS["advice"][PARTS[avoidable]["advice"][0]]["words"] if avoidable else None,
+    }  # fmt: skip
 
 
 def _scaling(context: Context) -> Content:

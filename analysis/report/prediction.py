@@ -12,17 +12,18 @@ from analysis.display import plots
 from analysis.display.metrics import records
 from analysis.display.plots import DARK_GREY, WHITE
 from analysis.frames.study import RECORDING
+from analysis.measures.critical_path import PARTS, foremost
 from analysis.measures.critical_path import answer as of_paths
-from analysis.measures.critical_path import foremost
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.predict import CURVE
 from analysis.prediction.simulation import SIMULATION
-from analysis.report.base import Content, Context, SectionKind, called, facts, usable
+from analysis.report.base import Content, Context, SectionKind, called, facts, sized, usable
 from analysis.report.render import Chart
 from jobs.run_fields import own_names
 
 _COLOURS = {"saved": DARK_GREY, "not_saved": WHITE}
 _WORTH_TRYING_PCT = 5.0
+_MOST_WHAT_IFS = 3  # of the chart; the table has all
 _NAMES = {CURVE: "curve", SIMULATION: "simulated"}
 
 
@@ -36,11 +37,13 @@ def _critical_path(context: Context) -> Content:
     of_run = facts(source.fields, context.factors)
     not_saved = (rows["path_ms"] - rows["saved_ms"]).clip(lower=0)
     points = rows.assign(label=rows["part"], not_saved_ms=not_saved, facts=pd.Series([of_run] * len(rows)))
+    # Not those of several parts at once, which are in the table.
+    points = points[points["part"].isin(PARTS)].sort_values("saved_ms", ascending=False, kind="stable")
     of = "ms in the recording" if context.study.a_step([source.id]) == RECORDING else "ms per step"
     chart = Chart("critical-path", plots.parts(points, _COLOURS, "Critical path", of=of))
     (part,) = of_paths(context.study, rows).tables
     tables = {"critical-path-table": replace(part, title="", caption="")}
-    return Content(called(source.fields, context.factors), [chart], tables)
+    return Content(sized(source.fields, context.factors, context.unit), [chart], tables)
 
 
 CRITICAL_PATH = SectionKind("critical-path", "What would shorten the step?", _critical_path, _recorded)
@@ -77,7 +80,7 @@ PREDICTION = SectionKind(
 def _points(
     rows: pd.DataFrame, own: pd.DataFrame, shown: Mapping[str, Any], of_lines: Mapping[str, Any]
 ) -> pd.DataFrame:
-    """The chart's points: a line of what was measured, one a method, one a what-if.
+    """The chart's points: a line of what was measured, one a method, one for each of the best what-ifs.
 
     Where a number of ranks was measured on several numbers of nodes, predictions are made from the fewest:
     the others are points of their own.
@@ -86,6 +89,8 @@ def _points(
     repeated, nodes = measured.duplicated("world_size"), measured["nodes"].astype(str)
     measured["label"] = ("measured on " + nodes + " nodes").where(repeated, "measured")
     of = rows[rows["of"] == shown["of"]]
+    best = of.groupby("what_if")["gain_pct"].max().drop("", errors="ignore").nlargest(_MOST_WHAT_IFS)
+    of = of[of["what_if"].isin(["", *best.index])]
     labels = ("simulated with " + of["what_if"]).where(of["what_if"] != "", of["predicted_by"].map(_NAMES))
     columns = ["world_size", "images_per_s", "images_per_s_low", "images_per_s_high"]
     frames = [

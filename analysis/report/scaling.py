@@ -16,28 +16,26 @@ from analysis.measures import anatomy, batches, factors
 from analysis.measures import scaled as figures
 from analysis.measures.factors import levels_of
 from analysis.report.base import (
+    SIZE,
     Content,
     Context,
     SectionKind,
     bar_chart,
     by_configuration,
-    called,
     effects,
     facts,
     finest_parts,
     labelled,
-    labels_of,
     line_chart,
     named,
     responses,
+    sized,
     usable,
     varied,
 )
 from analysis.report.render import Chart
 
-_IDEAL = (
-    "Dotted and dashed: ideal scaling from the baseline. Error bars: 95 % confidence intervals over runs."
-)
+_IDEAL = "Dashed: ideal scaling from the baseline. Error bars: 95 % confidence intervals over runs."
 _GROWTH = "Growth of each part of a profiled step, in percentage points of efficiency; negative: it shrank."
 _STAGES = "Medians, without warmup. Backward includes the exchange of gradients."
 _PARTS = "Mean of profiled steps over ranks and runs. Of two things at once the first in the legend counts."
@@ -96,7 +94,7 @@ def _loss(context: Context) -> Content:
     if len(rows):
         parts = finest_parts(rows, "loss_", "_pct").assign(unattributed_pct=rows["loss_unattributed_pct"])
         ordered = labelled(parts, context.series).sort_values(["label", "world_size"], kind="stable")
-        bars = named(ordered, [*context.series, "world_size"], context.lines)
+        bars = named(ordered, [*context.series, "world_size"], context.lines, context.unit)
         title = "Loss of scaling efficiency"
         charts.append(bar_chart(context, "loss", bars, _LOSS_COLOURS, title, "pct", "percentage points"))
     return Content(_GROWTH, charts, {"loss-table": replace(part, title="", caption="")})
@@ -104,9 +102,9 @@ def _loss(context: Context) -> Content:
 
 def _stages(context: Context) -> Content:
     """Where a batch's time goes, by stage."""
-    own, factors = context.own, context.factors
-    chart = bar_chart(context, "stages", named(own, factors), plots.STAGE_COLOURS, "Stages of a step")
-    rows = own.assign(configuration=labels_of(records(own), factors))
+    rows = named(context.own, context.factors, unit=context.unit)
+    chart = bar_chart(context, "stages", rows, plots.STAGE_COLOURS, "Stages of a step")
+    rows = rows.assign(configuration=rows["label"])
     stages = [f"{name}_ms" for name in plots.STAGE_COLOURS]
     shown = columns((CONFIGURATION, *figures.METRICS), "configuration", *stages)
     return Content(_STAGES, [chart], {"stages-table": Part("", rows, shown)})
@@ -122,11 +120,13 @@ def _anatomy(context: Context) -> Content:
     """Where it goes, by what runs: parts that add up."""
     answer = anatomy.anatomy(context.study)
     figures = [f"{name}_ms" for name in plots.PART_COLOURS]
-    bars = by_configuration(finest_parts(pd.DataFrame(answer.rows)), figures, context.factors)
+    bars = by_configuration(finest_parts(pd.DataFrame(answer.rows)), figures, context.factors, context.unit)
     chart = bar_chart(context, "anatomy", bars, plots.PART_COLOURS, "Anatomy of a step")
+    by_rank = chart_by_rank(context)
+    charts = [one for one in (chart if len(bars) > 1 or not by_rank else None, by_rank) if one]
     whole, within = answer.tables
     tables = {"anatomy-table": whole, "anatomy-within": within}
-    return Content(_PARTS, [one for one in (chart, chart_by_rank(context)) if one], tables)
+    return Content(_PARTS, charts, tables)
 
 
 def chart_by_rank(context: Context) -> Chart | None:
@@ -154,8 +154,9 @@ def chart_by_rank(context: Context) -> Chart | None:
         for part, colour in plots.PART_COLOURS.items()
         if (name := part.replace("_", " ")) and ranks[f"{part}_ms"].any()
     ]  # fmt: skip
+    name = sized(fields, context.factors, context.unit)
     layout = {
-        **plots.layout(f"Anatomy by rank: {called(fields, context.factors)}"), "barmode": "relative",
+        **plots.layout(f"Anatomy by rank: {name}"), "barmode": "relative",
         "xaxis": {"title": plots.beside_ticks("rank"), "type": "category"},
         "yaxis": {"title": plots.beside_ticks("ms per step"), "rangemode": "tozero"},
     }  # fmt: skip
@@ -163,9 +164,9 @@ def chart_by_rank(context: Context) -> Chart | None:
 
 
 def _varying(context: Context) -> bool:
-    """Whether two factors vary or more: what one explains, the scaling charts show."""
+    """Whether two factors vary or more, not sizes alone: what these explain, the scaling charts show."""
     runs = varied([source.fields for source in context.study.of_kind("run")])
-    if len(runs) < _LEAST_FACTORS and not context.study.tau_intervals:
+    if (len(runs) < _LEAST_FACTORS or not set(runs) - set(SIZE)) and not context.study.tau_intervals:
         return False
     _, observations = context.once(responses)
     return len(levels_of(observations).columns) >= _LEAST_FACTORS

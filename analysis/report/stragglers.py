@@ -16,7 +16,7 @@ from analysis.display.plots import BLUE, ORANGE, WHITE, Figure, bars, escaped
 from analysis.frames.study import Source
 from analysis.measures import stragglers
 from analysis.measures.lateness import BY_COLLECTIVES, LATE_SHARE, STRAGGLER, Lateness
-from analysis.report.base import Content, Context, SectionKind, called, facts
+from analysis.report.base import Content, Context, SectionKind, facts, sized
 from analysis.report.render import Chart
 
 _DIVERGING = [[0.0, BLUE], [0.5, WHITE], [1.0, ORANGE]]  # distinct in any colour vision
@@ -44,7 +44,10 @@ def _section(context: Context) -> Content:
     chart = Chart("lateness", figure, caption=shared if source.ranks > MOST_ROWS else "")
     (part,) = stragglers.of_ranks(ranks).tables
     tables = {"straggler-table": replace(part, title="", caption="")}
-    return Content(f"{called(source.fields, context.factors)}. {_SIGN}", [chart], tables)
+    name = sized(source.fields, context.factors, context.unit)
+    # A map of one step is a column, which the table has in figures.
+    charts = [chart] if len(found.lateness[run].steps) > 1 else []
+    return Content(f"{name}. {_SIGN}", charts, tables)
 
 
 STRAGGLERS = SectionKind(

@@ -195,7 +195,7 @@ def test_the_bars_of_the_report_add_up_to_the_loss(tmp_path: Path) -> None:
     assert found is not None
     traces = found.charts[0].figure["data"]
     labels = traces[0]["y"]
-    assert [label.rpartition(", ")[2] for label in labels] == ["2 ranks", "4 ranks"]
+    assert [label.rpartition(", ")[2] for label in labels] == ["2 GPUs", "4 GPUs"]
     for place, size in enumerate((2, 4)):
         whole = sum(trace["x"][place] for trace in traces)
         assert whole == pytest.approx(100 * (BATCH_MS[size] - 100) / BATCH_MS[size])

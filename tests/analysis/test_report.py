@@ -1,7 +1,9 @@
 """The report says what the results say, whatever they are; nothing in them can break the page."""
 
 import base64
+import csv
 import gzip
+import io
 import json
 import re
 import shutil
@@ -9,6 +11,7 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import unquote
 
 import pytest
 from plotly.offline import get_plotlyjs
@@ -16,7 +19,7 @@ from plotly.offline import get_plotlyjs
 from analysis.frames.load import load
 from analysis.report import build as build_module
 from analysis.report.build import build
-from analysis.report.render import Page, render, script_json
+from analysis.report.render import Cell, Heading, Page, Row, Section, TableView, render, script_json
 from jobs import store
 from jobs.run_fields import as_text
 from profiling import tables
@@ -155,6 +158,28 @@ def test_the_chart_library_stands_in_the_page_without_what_loaders_of_modules_wa
     assert library.startswith("/**\n* plotly.js v")  # and its licence
     assert "function(root, factory)" not in library[:1000]
     assert get_plotlyjs().endswith(library[-1000:] + "return Plotly;\n}));")
+
+
+def test_a_long_table_by_rank_is_a_file_in_the_page():
+    columns = [Heading("rank", numeric=True), Heading("step, ms", numeric=True), Heading("node")]
+    rows = [Row([Cell(str(rank), rank, numeric=True), Cell("0.5", 0.512345, numeric=True), Cell("a,b")])
+            for rank in range(40)]  # fmt: skip
+    for count, is_file in ((32, False), (40, True)):
+        section = Section("cost", "Cost", tables=[TableView("by-rank", columns, rows[:count])])
+        html = render(Page("a", "b", [], [section], "", []))
+        assert ('<table id="by-rank"' in html) != is_file
+        files = [unquote(one) for one in re.findall(r'href="data:text/csv;charset=utf-8,([^"]+)"', html)]
+        assert len(files) == is_file
+    header, first, *others = csv.reader(io.StringIO(files[0]))
+    assert header == ["rank", "step, ms", "node"] and first == ["0", "0.512345", "a,b"]
+    assert len(others) == 39
+
+
+def test_what_is_not_available_is_a_line_and_no_section():
+    sections = [Section(one, one, unavailable="no kernels") for one in ("roofline", "path")]
+    page = Page("a", "b", [], sections, "", [])
+    html = render(page)
+    assert page.chapters == {} and html.count("no kernels") == 1 and 'id="roofline"' not in html
 
 
 def test_json_in_a_script_cannot_end_it():

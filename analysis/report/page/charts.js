@@ -137,6 +137,7 @@ const PANEL_TITLE = 22;
 const SECOND_LINE = 16; // of panels' titles
 const ON_PAPER = 270; // pixels
 const MOST_LEGEND = 0.2; // of a chart's height
+const NARROW = 600; // pixels
 const MOST_LABELS = 0.4; // of its width, beside bars
 
 // Names beside bars, in two lines at most: plotly would leave them all the width that they ask for.
@@ -179,7 +180,7 @@ function heightOfPanelTitles({ annotations }) {
 
 // Legends on top, as many entries in a line as fit.
 function withLegends(unlabelled, data, width) {
-  const layout = withPanelTitles(withLabels(unlabelled, data, width), width);
+  const layout = withPanelTitles(withLabels(withTicks(unlabelled, width), data, width), width);
   const legends = new Map();
   for (const trace of data) {
     if (trace.showlegend === false || trace.type === "heatmap") continue;
@@ -213,6 +214,14 @@ function withLegends(unlabelled, data, width) {
     };
   }
   return fitted;
+}
+
+// On a narrow screen ticks have their first line alone: the second would lie on its neighbours.
+function withTicks(layout, width) {
+  if (width > NARROW) return layout;
+  const first = (axis) => ({ ...axis, ticktext: axis.ticktext.map((text) => text.split("<br>")[0]) });
+  const names = Object.keys(layout).filter((name) => /^xaxis\d*$/.test(name) && layout[name].ticktext);
+  return { ...layout, ...Object.fromEntries(names.map((name) => [name, first(layout[name])])) };
 }
 
 const isDark = () =>
