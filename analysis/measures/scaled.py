@@ -466,7 +466,8 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
     who = [*_who(own, group_by), *picked(loss.METRICS, "loss_pct")]
     if all(row["loss_compute_pct"] is None for row in scaled):
         # No profiled run tells the parts; every run has stages.
-        by_stages = picked(loss.METRICS, *(f"loss_{name}_pct" for name in (*BY_STAGES, "wait_data")))
+        names = (*BY_STAGES, "wait_data", "wait_host")
+        by_stages = picked(loss.METRICS, *(f"loss_{name}_pct" for name in names))
         title = "Loss of scaling efficiency by stage, percentage points"
         return Part(title, scaled, [*who, *by_stages], _LATE)
     names = (*PARTS[:2], *WITHIN["exposed_communication"], *PARTS[2:], "unattributed", "idle_host_bound")
