@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 from analysis.display.metrics import OF_A_RUN, RANK, STEP, Metric
 from analysis.display.terminal import Answer
 from analysis.frames.anatomy import RunTrace, trace_of
-from analysis.frames.matching import Clock
+from analysis.frames.matching import Clock, Shared
 from analysis.frames.measure import measure
 from analysis.frames.steps import series_of
 from analysis.frames.study import RECORDING, Source, Study, reading
-from analysis.measures.longest_path import Collectives, CriticalPath, Group, WhatIf
+from analysis.measures.longest_path import CriticalPath, Group, WhatIf
 from analysis.measures.waits import (
     COMMUNICATION,
     GAPS,
@@ -303,12 +303,12 @@ def _groups(trace: RunTrace, places: Collection[int], ranks: Sequence[Recorded])
             if read and all(member in position for member in read):
                 rows = [row for row, member in enumerate(shared.members) if member in position]
                 of_rows = tuple(position[shared.members[row]] for row in rows)
-                collectives.append(Collectives(shared.kind, of_rows, shared.calls[rows]))
+                collectives.append(replace(shared, members=of_rows, calls=shared.calls[rows]))
         if members:
             yield _paths(members, [matched.clocks[place[rank.rank]] for rank in members], collectives)
 
 
-def _paths(ranks: Sequence[Recorded], clocks: Sequence[Clock], collectives: Sequence[Collectives]) -> _Paths:
+def _paths(ranks: Sequence[Recorded], clocks: Sequence[Clock], collectives: Sequence[Shared]) -> _Paths:
     group = Group(ranks, clocks, collectives)
     for path in group.paths(WHAT_IF):
         yield path, _pieces(path, ranks, clocks, group)

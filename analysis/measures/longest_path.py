@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from analysis.frames.divide import union
-from analysis.frames.matching import TOGETHER, Clock
+from analysis.frames.matching import TOGETHER, Clock, Shared
 from analysis.measures.waits import (
     COMMUNICATION,
     GAPS,
@@ -119,21 +119,6 @@ class CriticalPath:
 
 
 @dataclass(frozen=True)
-class Collectives:
-    """The same collectives of some ranks.
-
-    Attributes:
-        kind: e.g. allreduce.
-        members: places of the ranks.
-        calls: (members, calls), which of each member's collectives they are, in order of their start.
-    """
-
-    kind: str
-    members: tuple[int, ...]
-    calls: np.ndarray
-
-
-@dataclass(frozen=True)
 class _Rank:
     """A rank on its group's clock.
 
@@ -179,7 +164,7 @@ class Group:
         self,
         ranks: Sequence[Recorded],
         clocks: Sequence[Clock] | None = None,
-        collectives: Sequence[Collectives] = (),
+        collectives: Sequence[Shared] = (),
     ) -> None:
         recorded = [
             _on_clock(one, clock) for one, clock in zip(ranks, clocks or [Clock()] * len(ranks), strict=True)
@@ -212,7 +197,7 @@ class Group:
         )  # fmt: skip
 
     def _meetings(
-        self, recorded: Sequence[_Rank], collectives: Sequence[Collectives]
+        self, recorded: Sequence[_Rank], collectives: Sequence[Shared]
     ) -> tuple[list[int], list[JoinedEdges]]:
         """When the last rank entered each collective, and the edges to and from these moments."""
         arrivals: list[int] = []

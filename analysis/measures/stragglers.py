@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.display.metrics import IN_RUN, NODE, OF_A_RUN, RANK, STEP, TELLING, Metric, records
+from analysis.display.metrics import IN_RUN, NODE, OF_A_RUN, RANK, STEP, Metric, records
 from analysis.display.numbers import digits, span
 from analysis.display.terminal import Answer
 from analysis.frames.anatomy import trace_of
@@ -97,7 +97,11 @@ def stragglers(study: Study, by: str = "rank") -> Answer:
     frame, _ = judged(study, runs, by_step=by == "step")
     if frame.empty:
         raise study.nothing(f"{study.path}: {why_unknown(study)}")
-    return of_steps(frame) if by == "step" else of_ranks(frame)
+    if by != "step":
+        return of_ranks(frame)
+    title, columns = "Lateness by rank and step, ms", [*OF_A_RUN, *STEP_METRICS]
+    shown = frame if len(frame) <= _MOST_STEPS else frame[frame["late"]].nlargest(_MOST_LATE, "lateness_ms")
+    return Answer(frame, columns, title=title, caption=_CAPTION, notable=shown.sort_index())
 
 
 def of_ranks(frame: pd.DataFrame) -> Answer:
@@ -106,12 +110,6 @@ def of_ranks(frame: pd.DataFrame) -> Answer:
         frame, [*OF_A_RUN, *METRICS], title="Lateness of each rank", caption=_CAPTION,
         verdict=verdict(frame), notable=notable_ranks(frame),
     )  # fmt: skip
-
-
-def of_steps(frame: pd.DataFrame) -> Answer:
-    """The answer of rows by rank and step."""
-    title, columns = "Lateness by rank and step, ms", [*OF_A_RUN, *STEP_METRICS]
-    return Answer(frame, columns, title=title, caption=_CAPTION, notable=latest_steps(frame))
 
 
 def of_several_ranks(study: Study) -> list[Source]:
@@ -301,6 +299,7 @@ def _ms(nanoseconds: float) -> str:
 
 # What the rows of a rank in several runs of one configuration, on as many ranks, agree in.
 _OF_A_RANK = ("rank", *fields_of("workload", "size"))
+_FEWEST_STEPS = 12  # of fewer no lateness can be shown to repeat
 _MOST_RANKS = 24  # of all runs, all of which a table shows
 _LATEST, _EARLIEST = 8, 3  # of more ranks
 _MOST_STEPS = 200  # rows by rank and step, all of which a table shows
@@ -346,7 +345,9 @@ def verdict(frame: pd.DataFrame) -> list[Finding]:
         data = {"n": int((~unclear_runs).sum()), "of": len(unclear_runs),
                 "mean_lateness_ms": frame["mean_lateness_ms"].max()}  # fmt: skip
         if few["run"].nunique() == len(unclear_runs):
-            data |= {"reason": "too few steps", "steps": int(few["steady_steps"].max())}
+            steps = int(few["steady_steps"].max())
+            reason = TOO_FEW if steps < _FEWEST_STEPS else "lateness varies too much between steps"
+            data |= {"reason": reason, "steps": steps}
             return [Finding("stragglers_unknown", data=data)]
         return [Finding("no_stragglers", data=data)]
     known = frame[~unclear]
@@ -360,25 +361,12 @@ def verdict(frame: pd.DataFrame) -> list[Finding]:
 
 
 def notable_ranks(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of many ranks those that matter most: late ones, the latest of each configuration, the extremes."""
+    """Of many ranks those that matter most: late ones, the latest of each run, the extremes of one run."""
     if len(frame) <= _MOST_RANKS:
         return frame
     order = frame.sort_values("mean_lateness_ms", ascending=False, kind="stable")
-    fields = [name for name in map(str, frame) if name in TELLING or name.startswith(FACTOR)]
-    vary = [name for name in fields if frame[name].astype(str).nunique() > 1]
-    some = [
-        frame[frame["verdict"] == STRAGGLER],
-        order[is_late(order)].head(_MOST_RANKS),
-        order.drop_duplicates(vary) if vary else order.head(1),
-    ]
-    if frame["run"].nunique() == 1:
+    late, latest = order[is_late(order)], order.drop_duplicates("run")
+    some = [frame[frame["verdict"] == STRAGGLER], late.head(_MOST_RANKS), latest.head(_MOST_RANKS)]
+    if len(latest) == 1:
         some += [order.head(_LATEST), order.tail(_EARLIEST)]
     return frame[frame.index.isin(pd.concat(some).index)]
-
-
-def latest_steps(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of many rows by rank and step, those in which a rank was latest."""
-    if len(frame) <= _MOST_STEPS:
-        return frame
-    latest = frame[frame["late"]].nlargest(_MOST_LATE, "lateness_ms")
-    return frame[frame.index.isin(latest.index)]

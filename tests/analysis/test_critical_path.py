@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from analysis.display.perfetto import Words
 from analysis.frames.load import load
-from analysis.frames.matching import Clock
+from analysis.frames.matching import Clock, Shared
 from analysis.measures import critical_path
 from analysis.measures.critical_path import PARTS, WHAT_IF, RunPaths, paths_of
-from analysis.measures.longest_path import Collectives, Group
+from analysis.measures.longest_path import Group
 from analysis.measures.waits import Recorded, read_rank, steps_of
 from benchmarks.planted_sweep import Job, Times, layer_kernels, write_sweep
 from profiling import tables
@@ -140,7 +140,7 @@ def test_what_would_be_saved_is_what_the_program_takes_without_it(stretched):
     group = Group(
         [recorded(number, rows, 7000 * number) for number, rows in enumerate(found)],
         clocks,
-        [Collectives("allreduce", (0, 1), np.stack([calls, calls]))],
+        [Shared("", "allreduce", (0, 1), np.stack([calls, calls]))],
     )
     (path,) = group.paths(WHAT_IF)
     assert path.end_ns - path.start_ns == max(map(end_of, found)) == path.ns.sum()
