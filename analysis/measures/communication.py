@@ -208,7 +208,7 @@ _SHOWN, _SHOWN_RANKS = 3, 8  # groups, and ranks of a group, that are named
 def described(shape: Shape) -> dict[str, Any]:
     """Columns of a row: how many ranks a group has, how many groups there are, and which."""
     if not shape:
-        return {"group_size": None, "groups": None, "group_ranks": None}
+        return dict.fromkeys(("group_size", "groups", "group_ranks"))
     shown = [_text(group) for group in shape[:_SHOWN]] + ["..."] * (len(shape) > _SHOWN)
     return {"group_size": len(shape[0]), "groups": len(shape), "group_ranks": " | ".join(shown)}
 

@@ -30,11 +30,7 @@ _ON_DEVICE = (
     Metric("device_used_gb", "GPU memory in use after the steps, by all processes", "in use\nGB"),
 )
 _DEVICE = (
-    Metric(
-        "device_j_per_image",
-        "energy of all GPUs (NVML, whole boards) divided by all images, joules",
-        "GPU\nJ/image",
-    ),
+    Metric("device_j_per_image", "energy of all GPUs (NVML, whole boards) over all images", "GPU\nJ/image"),
     Metric("device_w", "mean power per GPU", "W per\nGPU"),
 )
 _START = (
@@ -48,18 +44,15 @@ METRICS = (
     Metric("least_memory_gb", "memory of the rank that needs least", table=False),
     *_ON_DEVICE,
     _DEVICE[0],
-    Metric(
-        "processors_j_per_image",
-        "energy of all nodes' processors (RAPL, all users) divided by all images, joules",
-        "processors\nJ/image",
-    ),
+    Metric("processors_j_per_image", "energy of all nodes' processors (RAPL, all users) over all images",
+           "processors\nJ/image"),
     _DEVICE[1],
     Metric("processors_w", "mean power of the processors of a node", "CPU W\nper node"),
     Metric("energy_note", "reason why an energy is missing", text=True, table=False),
     *_START,
     Metric("node_hours", "nodes x wall time of the runs used", "node\nhours"),
     Metric("failed_node_hours", "nodes x wall time of failed runs", "node hours\nfailed"),
-)
+)  # fmt: skip
 RANK_METRICS = (RANK, replace(NODE, table=False), *_METERED, _MEMORY, *_ON_DEVICE, *_DEVICE, *_START)
 COLUMNS = {"Columns: the fields of a configuration, then": METRICS, "With --by rank:": RANK_METRICS}
 _OLD = "the ranks recorded none (they ran with an older release)"
@@ -152,47 +145,28 @@ def ranks(study: Study) -> pd.DataFrame:
     """
     kept: dict[str, pd.DataFrame] = study.kept("frames")
     if "reports of ranks" not in kept:
-        rows = [row for source in study.of_kind("run") for row in _reports(study, source)]
-        columns = [
-            "path",
-            "profile",
-            "rank",
-            "local_rank",
-            "node",
-            "gpus",
-            *_OF_RANK,
-            "first_step_s",
-            "notes",
-        ]
-        frame = pd.DataFrame(rows, columns=columns)
+        rows = [
+            {
+                "path": source.path.resolve(), "profile": source.fields["profile"], "rank": report.rank,
+                "local_rank": report.local_rank, "node": report.hostname, "gpus": source.gpus_per_rank,
+                **{name: getattr(report, of) for name, (of, _) in _OF_RANK.items()},
+                "first_step_s": _first_step_s(study, source, report.rank),
+                "notes": [*report.unmetered, *([] if report.metered_s else [_not_metered(source)])],
+            }
+            for source in study.of_kind("run")
+            for report in (source.manifest.ranks if source.manifest else [])
+        ]  # fmt: skip
+        names = ["path", "profile", "rank", "local_rank", "node", "gpus", *_OF_RANK, "first_step_s", "notes"]
+        frame = pd.DataFrame(rows, columns=names)
         numbers = frame[[*_OF_RANK, "first_step_s"]].astype(float)
+        numbers[list(_OF_RANK)] /= [unit for _, unit in _OF_RANK.values()]
         numbers["memory_gb"] = numbers["memory_gb"].where(numbers["memory_gb"] > 0)  # else not recorded
         kept["reports of ranks"] = frame.assign(**numbers)
     return kept["reports of ranks"]
 
 
-def _reports(study: Study, source: Source) -> list[dict[str, Any]]:
-    if source.manifest is None:
-        return []
-    of_run = {
-        "path": source.path.resolve(),
-        "profile": source.fields["profile"],
-        "gpus": source.gpus_per_rank,
-    }
-    not_metered = _OWN_PROGRAM if source.manifest.run.program else _OLD
-    rows = []
-    for report in source.manifest.ranks:
-        figures = {name: getattr(report, of) for name, (of, _) in _OF_RANK.items()}
-        rows.append({
-            **of_run,
-            "rank": report.rank,
-            "local_rank": report.local_rank,
-            "node": report.hostname,
-            **{name: value and value / _OF_RANK[name][1] for name, value in figures.items()},
-            "first_step_s": _first_step_s(study, source, report.rank),
-            "notes": [*report.unmetered, *([] if report.metered_s else [not_metered])],
-        })  # fmt: skip
-    return rows
+def _not_metered(source: Source) -> str:
+    return _OWN_PROGRAM if source.fields.get("program") else _OLD
 
 
 def _first_step_s(study: Study, source: Source, rank: int) -> float | None:

@@ -35,36 +35,17 @@ METRICS = (
     Metric("factor", "field of a run, or two together (loader x grad)", text=True),
     Metric("levels", "its values", text=True, table=False),
     Metric("best_level", "level with the highest adjusted mean, if the effect is significant", text=True),
-    Metric(
-        "effect_pct",
-        "adjusted mean of the best level minus that of the worst, relative to the mean",
-        "effect, %",
-        CONFIDENCE,
-        places=2,
-    ),
-    Metric(
-        "signal_to_noise_db",
-        "range over its levels of Taguchi's signal-to-noise ratio (larger is better)",
-        "signal to\nnoise, dB",
-        priority=0,
-    ),
+    Metric("effect_pct", "adjusted mean of the best level minus the worst's, relative to the mean",
+           "effect, %", CONFIDENCE, places=2),
+    Metric("signal_to_noise_db", "range over its levels of Taguchi's signal-to-noise ratio",
+           "signal to\nnoise, dB", priority=0),
     Metric("rank_by_signal", "rank by signal_to_noise_db", table=False),
-    Metric(
-        "omega_squared",
-        "share of the variance that it explains (analysis of variance, type II)",
-        "omega squared",
-        CONFIDENCE,
-        places=3,
-    ),
+    Metric("omega_squared", "share of the variance that it explains (analysis of variance, type II)",
+           "omega squared", CONFIDENCE, places=3),
     Metric("f_value", "F statistic", table=False),
-    Metric(
-        "p_value",
-        "p value of the F test, corrected for the number of tests (Holm 1979)",
-        "p",
-        show=probability,
-        priority=2,
-    ),
-)
+    Metric("p_value", "F test, corrected for the number of tests (Holm 1979)", "p", show=probability,
+           priority=2),
+)  # fmt: skip
 COLUMNS = {"Columns:": METRICS}
 # Corrected p up to which an effect is one.
 SIGNIFICANCE = 0.05
@@ -169,21 +150,15 @@ def effects(observations: pd.DataFrame, factors: Sequence[str] = ()) -> pd.DataF
     found = analysis_of_variance(columns, values, terms)
     corrected = holm([float(found[term].p_value) for term in terms])
     rows = pd.DataFrame([
-        {
-            **_row(cells, term, found[term], repeated),
-            **_effect(cells, columns, values, term, terms),
-            "p_value": p_value,
-        }
-        for term, p_value in zip(terms, corrected, strict=True)
-    ], columns=names_of(METRICS))  # fmt: skip
+        _row(cells, term, found[term], repeated) | _effect(cells, columns, values, term, terms)
+        for term in terms
+    ], columns=names_of(METRICS)).assign(p_value=corrected)  # fmt: skip
     rows["rank_by_signal"] = rows["signal_to_noise_db"].rank(ascending=False, method="first").astype("Int64")
     # Of levels that do not differ none is best; without repetitions p may be NaN.
     rows["best_level"] = rows["best_level"].where(rows["p_value"] <= SIGNIFICANCE, None)
-    is_pair = rows["factor"].str.contains(" x ", regex=False)
-    order = rows.assign(is_pair=is_pair).sort_values(
-        ["is_pair", "omega_squared"], ascending=[True, False], kind="stable"
-    )
-    return order.drop(columns="is_pair").reset_index(drop=True)
+    rows = rows.assign(is_pair=[len(term) > 1 for term in terms])
+    rows = rows.sort_values(["is_pair", "omega_squared"], ascending=[True, False], kind="stable")
+    return rows.drop(columns="is_pair").reset_index(drop=True)
 
 
 def _cells(levels: pd.DataFrame, values: np.ndarray) -> pd.DataFrame:
@@ -230,10 +205,7 @@ def _effect(
     if (cells["runs"] > 1).any() and means.freedom and (best, worst) in means.spread:
         error = math.sqrt(means.mean_square) * means.spread[best, worst]
         half = range_quantile(len(means.means), means.freedom, _WITHIN) * error / math.sqrt(2)
-        row["effect_pct_low"], row["effect_pct_high"] = (
-            share * (gap - half),
-            share * (gap + half),
-        )
+        row |= {"effect_pct_low": share * (gap - half), "effect_pct_high": share * (gap + half)}
     return row
 
 

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from analysis.display.metrics import Metric, names_of
 from analysis.frames.kernel_sums import query
@@ -38,21 +38,30 @@ _MIG_GB = (("H100 PCIe", 80), ("H100 NVL", 94), ("H100", 80), ("H200", 141), ("A
 REFERENCE_DEVICE = "Tesla K40m"
 
 
-@dataclass(frozen=True)
-class Peak:
-    """Datasheet peaks of a device.
+class Peak(BaseModel):
+    """Datasheet peaks of a device: an entry of a peaks file.
 
-    ``flops_per_s`` is by precision (fp32, tf32, bf16, fp16), ``bytes_per_s`` that of its memory (None: not
-    known).
-    ``unconfirmed`` says what of it no source confirms; empty: nothing.
+    Attributes:
+        match: the names that NVML or torch give it, whole, in any case.
+        tflops: by precision (fp32, tf32, bf16, fp16).
+        gb_per_s: of its memory; None: not known.
+        unconfirmed: what of it no source confirms.
     """
 
     name: str
-    match: str
-    flops_per_s: dict[str, float]
-    bytes_per_s: float | None
-    source: str
+    match: re.Pattern[str] | None = None
+    tflops: dict[str, float]
+    gb_per_s: float | None
+    source: str = "user"
     unconfirmed: str = ""
+
+    @property
+    def flops_per_s(self) -> dict[str, float]:
+        return {precision: 1e12 * rate for precision, rate in self.tflops.items()}
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        return None if self.gb_per_s is None else 1e9 * self.gb_per_s
 
 
 def read_peaks(path: Path = _FILE) -> list[Peak]:
@@ -61,25 +70,13 @@ def read_peaks(path: Path = _FILE) -> list[Peak]:
     Raises:
         UserError: unreadable, or an entry lacks a key; the message names the file and the entry.
     """
-    content = yaml_text.read(path, "peaks file").content
-    if not isinstance(content, list):
-        raise UserError(f"{path} is not a peaks file (see analysis/measures/peaks.yaml)")
-    return [_peak(entry, path) for entry in content]
-
-
-def _peak(entry: Any, path: Path) -> Peak:
     try:
-        rates = {precision: float(value) * 1e12 for precision, value in entry["tflops"].items()}
-        match = str(entry.get("match", re.escape(entry["name"])))
-        re.compile(match)
-        moved = None if entry["gb_per_s"] is None else float(entry["gb_per_s"]) * 1e9
-        doubt = str(entry.get("unconfirmed", ""))
-        return Peak(entry["name"], match, rates, moved, entry.get("source", "user"), doubt)
-    except (KeyError, TypeError, ValueError, AttributeError, re.error) as error:
-        name = entry.get("name") if isinstance(entry, dict) else entry
-        raise UserError(
-            f"{path}: invalid entry {name!r} ({error}); it needs name, tflops: {{fp32: ...}}, gb_per_s"
-        ) from None
+        return TypeAdapter(list[Peak]).validate_python(yaml_text.read(path, "peaks file").content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        needed = "entries have name, tflops: {fp32: ...}, gb_per_s"
+        raise UserError(f"{path}: entry {place}: {first['msg'].lower()}; {needed}") from None
 
 
 @cache
@@ -98,7 +95,8 @@ def find(device: str, own: Path | None = None) -> Peak | None:
         whole = find(slice_of["gpu"], own)
         return _slice(whole, name, slice_of) if whole else None
     for peak in _all(own):
-        if name.lower() == peak.name.lower() or re.fullmatch(peak.match, name, re.IGNORECASE):
+        pattern = peak.match.pattern if peak.match else re.escape(peak.name)
+        if name.lower() == peak.name.lower() or re.fullmatch(pattern, name, re.IGNORECASE):
             return peak
     return None
 
@@ -117,12 +115,12 @@ def _slice(whole: Peak, name: str, match: re.Match) -> Peak | None:
     computing = int(match["parts"]) / parts
     of_memory = min(slices, max(1, round(int(match["gb"]) / known * slices)))
     return Peak(
-        name,
-        re.escape(name),
-        {precision: rate * computing for precision, rate in whole.flops_per_s.items()},
-        None if whole.bytes_per_s is None else whole.bytes_per_s * of_memory / slices,
-        whole.source,
-        f"{match['parts']}/{parts} of the arithmetic, {of_memory}/{slices} of the memory of {whole.name}",
+        name=name,
+        tflops={precision: rate * computing for precision, rate in whole.tflops.items()},
+        gb_per_s=None if whole.gb_per_s is None else whole.gb_per_s * of_memory / slices,
+        source=whole.source,
+        unconfirmed=f"{match['parts']}/{parts} of the arithmetic, {of_memory}/{slices} of the memory of "
+        f"{whole.name}",
     )
 
 

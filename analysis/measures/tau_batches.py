@@ -26,9 +26,7 @@ from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, SCHEMAS, UPDATE
 
 METRICS = (
     RANK,
-    Metric(
-        "estimator", "event, timers, marks, stages (time between missing), difference", text=True, key=True
-    ),
+    Metric("estimator", "event, timers, marks, stages or difference", text=True, key=True),
     Metric("steps", "number of steps"),
     Metric("step_ms", "step duration; interval of the difference: of the startup", interval=IN_RUN),
     Metric("preferred", "whether it is the best available estimate"),
@@ -85,12 +83,11 @@ def read(path: Path) -> Profile:
     # Other threads' applications are parts of the first one's.
     intervals = intervals[(intervals["function"] != _APPLICATION) | (intervals["thread"] == 0)]
     timers = intervals.groupby(["rank", "function"])[["calls", "inclusive_ns"]].sum()
-    atomics["event"] = atomics["event"].astype(str)
-    events = atomics[atomics["event"].str.match(STAGE_EVENT) & (atomics["count"] > 0)]
-    named = [stage_of_event(event) for event in events["event"]]
-    stages = events.assign(
-        stage=[stage for stage, _ in named], ns=events["mean"] * np.array([unit for _, unit in named], float)
+    events = atomics[atomics["event"].astype(str).str.match(STAGE_EVENT) & (atomics["count"] > 0)]
+    named = pd.DataFrame(
+        [stage_of_event(str(event)) for event in events["event"]], events.index, ["stage", "unit"]
     )
+    stages = events.assign(stage=named["stage"], ns=events["mean"] * named["unit"].astype(float))
     stages = stages.drop_duplicates(["rank", "stage"], keep="last").set_index(["rank", "stage"])
     marks = markers[markers["thread"] == 0].set_index("rank")["start_ns"]
     return Profile(timers, stages[["count", "ns"]], marks, findings)
@@ -211,9 +208,6 @@ def tau_batches(study: Study, startup: Sequence[Path] = (), batches: int | None 
     if not rows:
         raise UserError(f"{study.path} holds no steps: give --startup and --batches")
     frame = pd.DataFrame(rows, columns=names_of(METRICS))
-    negative = frame[(frame["estimator"] == "difference") & (frame["step_ms"] < 0)]
     for finding in profile.findings:
         study.log.add(finding)
-    for rank in negative["rank"]:
-        study.note("tables_of_startup", rank=rank)
     return Answer(frame, METRICS, title="Step duration (TAU)")

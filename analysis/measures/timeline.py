@@ -70,15 +70,12 @@ def of_batches(table: pa.Table) -> tuple[Tracks, Tracks]:
     batches = Slices(np.zeros(rows, np.int32), start, end, names, recorded, arguments)
     staged = column["load_ns"] >= 0
     edges = edges_of({name: values[staged] for name, values in column.items()})
-    index, rows = index[staged], int(staged.sum())
+    rows, count = int(staged.sum()), len(STAGES)
+    names = Words(np.tile(np.arange(count, dtype=np.int32), rows), STAGES)
     stages = Slices(
-        np.zeros(rows * len(STAGES), np.int32),
-        edges[:, :-1].ravel(),
-        edges[:, 1:].ravel(),
-        Words(np.tile(np.arange(len(STAGES), dtype=np.int32), rows), STAGES),
-        Words.same("stage", rows * len(STAGES)),
-        {"step": np.repeat(index, len(STAGES)).astype(np.int64)},
-    )
+        np.zeros(rows * count, np.int32), edges[:, :-1].ravel(), edges[:, 1:].ravel(), names,
+        Words.same("stage", rows * count), {"step": np.repeat(index[staged], count).astype(np.int64)},
+    )  # fmt: skip
     return Tracks(["steps"], batches), Tracks(["stages"], stages)
 
 
@@ -265,9 +262,7 @@ def write(study: Study, source: Source, path: Path, span: Span | None = None) ->
             trace = TraceWriter(file)
             _write(study, source, timeline, trace, span)
             trace.finish()
-    except (
-        FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError,
-    ) as error:  # fmt: skip
+    except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; name a file with --output") from None
     return timeline
 
@@ -293,18 +288,16 @@ def _write(study: Study, source: Source, timeline: Written, trace: TraceWriter, 
             slices = tracks.slices
             if span is not None:
                 slices = slices.only((slices.start_ns >= low) & (slices.start_ns < high))
-            _draw(trace, process, tracks.names, slices, rank.clock)
+            # On those of the named tracks that have any, at times of the common clock.
+            used = set(slices.track.tolist())
+            numbers = [
+                trace.track(process, name) if place in used else 0 for place, name in enumerate(tracks.names)
+            ]
+            start = rank.clock.to_reference(slices.start_ns)
+            end = None if slices.end_ns is None else rank.clock.to_reference(slices.end_ns)
+            track = np.array(numbers, np.int64)[slices.track]
+            trace.slices(replace(slices, track=track, start_ns=start, end_ns=end))
             timeline.slices[what] = timeline.slices.get(what, 0) + len(slices)
-
-
-def _draw(trace: TraceWriter, process: int, names: Sequence[str], slices: Slices, clock: Clock) -> None:
-    """Slices on those of the named tracks that have any, at times of the common clock."""
-    used = set(slices.track.tolist())
-    tracks = [trace.track(process, name) if place in used else 0 for place, name in enumerate(names)]
-    start = clock.to_reference(slices.start_ns)
-    end = None if slices.end_ns is None else clock.to_reference(slices.end_ns)
-    numbers = np.array(tracks, np.int64)[slices.track]
-    trace.slices(replace(slices, track=numbers, start_ns=start, end_ns=end))
 
 
 def _ranks(source: Source, timeline: Written) -> list[_Rank]:
@@ -376,13 +369,11 @@ def _read(
 
 
 def _name(source: Source, rank: int) -> str:
-    known: list[str] = []
-    if source.job is not None:
-        known = [text for one in source.job.ranks if one.rank == rank for text in (one.host, one.device)]
-    elif source.manifest:
-        reports = [report for report in source.manifest.ranks if report.rank == rank]
-        known = [text for report in reports for text in (report.hostname, report.device)]
-    return " · ".join([f"rank {rank}", *filter(None, known)])
+    of_job = [(one.rank, one.host, one.device) for one in source.job.ranks] if source.job else []
+    reports = source.manifest.ranks if source.manifest else []
+    known = of_job or [(one.rank, one.hostname, one.device) for one in reports]
+    texts = [text for number, *texts in known if number == rank for text in texts if text]
+    return " · ".join([f"rank {rank}", *texts])
 
 
 def _about(timeline: Written, ranks: Sequence[_Rank], trace: TraceWriter, start_ns: int) -> None:
@@ -410,17 +401,16 @@ def choose(study: Study, run: str | None = None) -> Source:
     Raises:
         UserError: no such run, or none at all.
     """
-    sources = study.of_kind("run", "trace")
+    sources = {source.id: source for source in study.of_kind("run", "trace")}
     if not sources:
         raise UserError(f"{study.path} holds no run with timed steps: nothing to draw")
     if run is not None:
-        named = [source for source in sources if source.id == run]
-        if not named:
-            raise UserError(f"--run: no usable run {run!r}{did_you_mean(run, [s.id for s in sources])}")
-        return named[0]
+        if run not in sources:
+            raise UserError(f"--run: no usable run {run!r}{did_you_mean(run, sources)}")
+        return sources[run]
     # Of a job of which some ranks were recorded there is only these to draw.
     return max(
-        sources, key=lambda source: (_kernels(source) > 0, len(source.tables("batches")), _kernels(source))
+        sources.values(), key=lambda one: (_kernels(one) > 0, len(one.tables("batches")), _kernels(one))
     )
 
 
