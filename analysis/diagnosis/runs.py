@@ -68,10 +68,11 @@ def of_rows(
     names = [one for one in (*CONFIGURATION, *own_names(judged), "nodes", "gpus_per_node") if one in late]
     of_judged = late.loc[[same(row, judged, names) for row in records(late)]]
     here = late_ranks(of_judged)
-    step, waits = _step(judged, parts_of(judged))
+    step, waits = _step(judged, parts_of(judged), here)
     gained = gains(judged, what_ifs)
     if not of_scaled:
-        causes = [*_if_any(waits), *_if_any(late_ranks(late))]
+        causes = [*_if_any(waits), *_if_any(here or late_ranks(late))]
+        causes.sort(key=lambda one: -one.data["cost_pct"])
         return [*_fastest(rows), *step, *causes, *_advice(judged, rows, gained, causes)]
     causes = _causes(judged, here, gained)
     lost = max((one.data["cost_pct"] for one in causes if one.code == "cause_of_loss"), default=0.0)
@@ -81,7 +82,7 @@ def of_rows(
         causes += _if_any(here or late_ranks(late))
     disagree = disagreement(what_ifs)
     return [
-        *(one for one in of_points if one.code in ("devices_differ", "threads_differ", "few_long_steps")),
+        *(one for one in of_points if one.code in ("devices_differ", "threads_differ")),
         *step,
         *certainty.uncertain(of_scaled),
         _efficiency(best),
@@ -108,10 +109,13 @@ def _if_any(finding: Finding | None) -> list[Finding]:
 # --- what a step takes, and how it scales -----------------------------------------------------------------
 
 
-def _step(row: Mapping[str, Any], parts_ms: Mapping[str, float]) -> tuple[list[Finding], Finding | None]:
+def _step(
+    row: Mapping[str, Any], parts_ms: Mapping[str, float], late: Finding | None
+) -> tuple[list[Finding], Finding | None]:
     """What a step takes with the shares of its parts, and the one it waits for most, if that is much.
 
-    Shares are of the parts of profiled steps, or of stages: these are of all runs.
+    Shares are of the parts of profiled steps, or of stages: these are of all runs. What late ranks cost is
+    not the step's own.
     """
     step_ms = number(row, "step_ms")
     stages = {name: number(row, f"{name}_ms") for name in STAGES if f"{name}_ms" in row}
@@ -120,15 +124,13 @@ def _step(row: Mapping[str, Any], parts_ms: Mapping[str, float]) -> tuple[list[F
         return [], None
     shares = shares_of(divided)
     step = _finding("step_takes", row, step_ns=1e6 * step_ms, parts_pct=shares, shares=in_words(shares))
-    part, share = max(
-        ((name, share) for name, share in shares.items() if name in WORDS["avoidable"]),
-        key=lambda one: one[1], default=("", 0.0),
-    )  # fmt: skip
+    costs = of_loss(shares, late, row["world_size"])
+    part, share = next((one for one in costs.items() if one[0] in WORDS["avoidable"]), ("", 0.0))
     if share < WAITING_SHARE_PCT:
         return [step], None
-    costs = {"cost_pct": share, "cost_ms": share / 100 * step_ms, "cost_ns": share * 1e4 * step_ms}
+    lost = {"cost_pct": share, "cost_ms": share / 100 * step_ms, "cost_ns": share * 1e4 * step_ms}
     names = {"kind": part, "cause": PARTS[part]["cause"], "name": PARTS[part]["name"]}
-    return [step], _finding("step_waits", row, **names, **costs)
+    return [step], _finding("step_waits", row, **names, **lost)
 
 
 def _efficiency(row: Mapping[str, Any]) -> Finding:
@@ -208,7 +210,7 @@ def _suspected(frame: pd.DataFrame) -> list[Finding]:
     return [Finding("straggler_suspected", data=data)] if len(unsure) else []
 
 
-def divided(row: Mapping[str, Any]) -> dict[str, float]:
+def divided_loss(row: Mapping[str, Any]) -> dict[str, float]:
     """The loss by part and by the cause of waits, percentage points; by stage where parts explain it ill.
 
     Empty: neither is known.
@@ -232,24 +234,22 @@ def of_loss(costs: Mapping[str, float], late: Finding | None, ranks: int) -> dic
     with what made the last rank late.
 
     Args:
-        costs: of :func:`divided`.
+        costs: of :func:`divided_loss`.
     """
     costs = dict(costs)
-    by_stages = LATE in costs
+    by_stages = "backward" in costs
     if late:
         own_pct = late.data["cost_pct"] * len(late.data["stragglers"]) / ranks
         waited_pct, of_late = late.data["cost_pct"] - own_pct, _LATE.get(late.data["why"], {})
-        waits = [one for one in ("exposed_wait", "exposed_communication", LATE) if one in costs]
+        waits = [one for one in ("exposed_wait", "exposed_communication", LATE, "backward") if one in costs]
         if (of_cause := of_late.get("wait")) in costs:
             taken = min(waited_pct, max(costs[of_cause], 0.0))
             costs[of_cause] -= taken
             waited_pct -= taken
         costs[waits[0]] -= waited_pct
         # Of a node all ranks are late alike, by what is longest on them.
-        others = {name: cost for name, cost in costs.items() if name not in (*waits, *WORDS["waits"])}
-        longest = max(others, key=lambda name: others[name])
-        part = of_late.get("stage" if by_stages else "part", longest)
-        costs[part if part in costs else "idle" if "idle" in costs else longest] -= own_pct
+        own = of_late.get("stages" if by_stages else "parts") or {*costs} - {*waits, *WORDS["waits"]}
+        costs[max((name for name in own if name in costs), key=lambda name: costs[name])] -= own_pct
         costs[LATE_RANKS] = late.data["cost_pct"]
     for wait, parts in WORDS["waits"].items():
         if wait in costs:
@@ -278,7 +278,7 @@ def _causes(row: dict[str, Any], late: Finding | None, gained: Rows) -> list[Fin
         lost = max(0.0, lost_pct(row))
         small = _finding("loss_small", row, cause="none", cost_pct=lost, least_pct=least_pct(row))
         return [] if above_ideal(row) else [small]
-    costs = of_loss(divided(row), late, row["world_size"]) if divided(row) else {}
+    costs = of_loss(divided_loss(row), late, row["world_size"]) if divided_loss(row) else {}
     if not costs:
         # Half of the loss is enough to call the late rank the cause.
         known = late and late.data["cost_pct"] >= UNATTRIBUTED_SHARE * lost_pct(row)
@@ -300,8 +300,11 @@ def _causes(row: dict[str, Any], late: Finding | None, gained: Rows) -> list[Fin
     certain = [one for one in large if not (interval := ends_of(row, one, costs[one])) or interval[0] > 0][:2]
     least = costs[certain[-1]] if certain else 0.0
     doubtful = [one for one in large if one not in certain and costs[one] >= least][:2]
+    few_pct = number(row, "loss_few_steps_pct")
+    few = [_finding("loss_in_few_steps", row, few_pct=few_pct)] if few_pct >= enough else []
     return [
         _lost(row, costs),
+        *few,
         *(found(kind) for kind in certain),
         *(found(kind, "cause_uncertain") for kind in doubtful),
     ]
@@ -412,9 +415,8 @@ def _advice(row: Mapping[str, Any], rows: Rows, gained: Rows, causes: Sequence[F
     simulated = {_changed(one): one for one in gained}
     found: dict[str, Finding] = {}
     plain: list[Finding] = []
-    for cause in causes:
-        if "kind" not in cause.data:
-            continue
+    costly = [one for one in causes if "kind" in one.data]
+    for cause in sorted(costly, key=lambda one: -one.data["cost_pct"]):
         of_late = _LATE.get(cause.data.get("why", ""), {}).get("advice")
         codes = [*([of_late] if of_late else []), *PARTS[cause.data["kind"]]["advice"]]
         known = {code: _ADVICE[code] for code in codes if not _is_done(_ADVICE[code], row)}
