@@ -139,14 +139,10 @@ def _parameter(flag: str) -> str:
     return flag.lstrip("-").replace("-", "_")
 
 
-def _flag_of(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
 def _flag(name: str, value: Setting | None) -> list[str]:
     if name in _OF_A_TERMINAL:
         raise UserError(f"{name}: no setting in a notebook, where the answer is a DataFrame")
-    flag = _flag_of(name)
+    flag = "--" + name.replace("_", "-")
     if value is None or value is False:
         return []
     if value is True:

@@ -20,10 +20,9 @@ precision, batch_per_gpu, loader, grad and compute separate configurations, if p
 """
 
 import argparse
-import math
 
 from analysis.frames.load import load
-from analysis.frames.measure import Command, flag
+from analysis.frames.measure import Command, at_least, flag
 from analysis.frames.study import Study
 from analysis.prediction.simulate import DEFAULT_WHAT_IFS, parse_what_ifs
 from profiling.errors import run_command
@@ -33,24 +32,6 @@ def _load(arguments: argparse.Namespace) -> Study:
     path = arguments.path
     is_table = path.suffix == ".csv" and path.is_file()
     return Study(path) if is_table else load(path, arguments.peaks)
-
-
-def latency(text: str) -> float:
-    if not 0 <= float(text) < math.inf:
-        raise argparse.ArgumentTypeError(f"invalid latency {text}; give 0 or more")
-    return float(text)
-
-
-def bandwidth(text: str) -> float:
-    if not 0 < float(text) < math.inf:
-        raise argparse.ArgumentTypeError(f"invalid bandwidth {text}; give more than 0")
-    return float(text)
-
-
-def number(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"invalid number {text}; give 1 or more")
-    return int(text)
 
 
 main = Command(
@@ -63,9 +44,9 @@ main = Command(
         "--what-if", type=parse_what_ifs, default=[], metavar="CHANGE,...",
         help=f"changes to simulate, of {','.join(DEFAULT_WHAT_IFS)} [none]",
     ),
-    flag("--alpha-us", type=latency, metavar="US", help="latency of a link, microseconds [fitted]"),
+    flag("--alpha-us", type=at_least(0), metavar="US", help="latency of a link, microseconds [fitted]"),
     flag(
-        "--beta-gb-per-s", type=bandwidth, metavar="GB_PER_S",
+        "--beta-gb-per-s", type=at_least(1e-12), metavar="GB_PER_S",
         help="bandwidth of a link, 1e9 bytes/s [fitted]",
     ),
     flag(
@@ -74,7 +55,7 @@ main = Command(
         "configurations have a baseline]",
     ),
     flag(
-        "--gpus-per-node", type=number, metavar="N",
+        "--gpus-per-node", type=at_least(1, int), metavar="N",
         help="GPUs per node [the most measured on one node; if all runs used one node, 8]",
     ),
     module="analysis.prediction.predict", load=_load,

@@ -58,12 +58,6 @@ def digits(value: float | None, significant: int = 4) -> str:
     return f"{value:z.{max(0, places)}f}"
 
 
-def change(value: float, significant: int = 3) -> str:
-    """A difference: :func:`digits` with its sign: ``+857``, ``-0.0900``, ``0``."""
-    printed = digits(value, significant)
-    return f"+{printed}" if value >= _LEAST else printed
-
-
 def figure(value: float | None, significant: int = 4) -> str:
     """A figure of a table: :func:`digits`, but of what is hardly anything that it is: ``<0.0001``."""
     if value is None or not _LEAST <= abs(value) < _SMALL:

@@ -7,9 +7,10 @@ again in every event: it is larger, and slower to open.
 """
 
 import argparse
+import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -103,19 +104,13 @@ class Slices:
         return Slices(**{name: at_rows(value) for name, value in vars(self).items()})
 
 
-class Sink(Protocol):
-    """Where a trace goes: a file, compressed or not."""
-
-    def write(self, data: bytes, /) -> object: ...
-
-
 class TraceWriter:
     """Writes a trace to ``file``, piece by piece; what it keeps is the words that were used.
 
     :meth:`finish` writes the last piece.
     """
 
-    def __init__(self, file: Sink) -> None:
+    def __init__(self, file: IO[bytes] | gzip.GzipFile) -> None:
         # Half a second of imports: only where a trace is written.
         from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as schema
         from perfetto.trace_builder.proto_builder import TraceProtoBuilder

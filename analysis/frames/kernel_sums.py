@@ -29,43 +29,29 @@ from profiling.schemas import APART, ATTRIBUTED, IS_MODEL
 
 
 def query(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> list[tuple]:
-    """Rows of a query over a run's tables."""
-    with reading(source):
-        _check_numbers(study, paths.get("batches", ()))
-        return ask(study, sql, _as_text(paths))
-
-
-def ask(study: Study, sql: str, arguments: Mapping[str, Any]) -> list[tuple]:
-    """The rows of a query over files; what was asked before is not read again.
-
-    Raises:
-        duckdb.Error: a file is damaged, or has other columns.
-    """
+    """Rows of a query over a run's tables; what was asked before is not read again."""
     kept = study.kept("answers of queries")
-    key = sql, repr(sorted(arguments.items()))
+    key = sql, repr(sorted(paths.items()))
     if key not in kept:
-        kept[key] = study.connection.execute(sql, dict(arguments)).fetchall()
+        kept[key] = _fetched(study, source, sql, paths, "fetchall")
     return list(kept[key])
 
 
 def query_arrays(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> dict[str, np.ndarray]:
     """The same, as arrays by column."""
-    with reading(source):
-        _check_numbers(study, paths.get("batches", ()))
-        columns = study.connection.execute(sql, _as_text(paths)).fetchnumpy()
+    columns = _fetched(study, source, sql, paths, "fetchnumpy")
     return {name: np.asarray(values) for name, values in columns.items()}
 
 
-def _as_text(paths: Mapping[str, Sequence[Path]]) -> dict[str, list[str]]:
-    return {name: [str(path) for path in value] for name, value in paths.items()}
-
-
-def _check_numbers(study: Study, batches: Sequence[Path]) -> None:
-    """A query joins kernels to batches by their number, and would not notice that it is wrong."""
+def _fetched(study: Study, source: Source, sql: str, paths: Mapping[str, Sequence[Path]], how: str) -> Any:
     right = study.kept("batches numbered right")
-    for path in [path for path in batches if path not in right]:
-        tables.read(path.parent, "batches", ["batch_index"])
-        right[path] = True
+    with reading(source):
+        # A query joins kernels to batches by their number, and would not notice that it is wrong.
+        for path in [path for path in paths.get("batches", ()) if path not in right]:
+            tables.read(path.parent, "batches", ["batch_index"])
+            right[path] = True
+        arguments = {name: [str(path) for path in value] for name, value in paths.items()}
+        return getattr(study.connection.execute(sql, arguments), how)()
 
 
 # --- what is left out ---------------------------------------------------------------------------------
@@ -84,14 +70,11 @@ def note_left_out(study: Study, source: Source, without: int, batches: int, unti
         study.note("rows_left_out", source, n=untimed, what="launches without a duration")
 
 
-_UNTIMED = "select count(*) from read_parquet($kernels) where duration_ns is null or duration_ns < 0"
-
-
 def untimed_launches(study: Study, source: Source) -> int:
     """How many launches of a run have no duration, or one below 0: nobody counts these."""
+    sql = f"select count(*) from {PLAIN} where duration_ns is null or duration_ns < 0"
     kernels = source.tables("kernels")
-    ((untimed,),) = query(study, source, _UNTIMED, kernels=kernels) if kernels else [(0,)]
-    return int(untimed)
+    return int(query(study, source, sql, kernels=kernels)[0][0]) if kernels else 0
 
 
 PLAIN = "read_parquet($kernels)"

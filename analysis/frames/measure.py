@@ -7,6 +7,7 @@ both follow ``--help``, ``--columns``, CSV, JSON and Parquet, the notebook's met
 
 import argparse
 import importlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -90,13 +91,18 @@ def fields(*others: str, default: str = "every configuration") -> Flag:
 
 def top(what: str, default: int | None = None) -> Flag:
     """``--top N``: so many rows."""
-    return flag("--top", type=_at_least_1, default=default, metavar="N", help=f"number of {what}")
+    return flag("--top", type=at_least(1, int), default=default, metavar="N", help=f"number of {what}")
 
 
-def _at_least_1(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
-    return int(text)
+def at_least(least: float, kind: type = float) -> Callable[[str], Any]:
+    """The type of a flag that is a number from ``least`` on."""
+
+    def number(text: str) -> Any:
+        if not least <= (value := kind(text)) < math.inf:
+            raise argparse.ArgumentTypeError(f"{text} is not a number from {least:g} on")
+        return value
+
+    return number
 
 
 class Command:

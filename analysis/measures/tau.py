@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
-import duckdb
 import numpy as np
 import pandas as pd
 
 from analysis.display.metrics import Metric, columns, fields, records, telling
 from analysis.display.numbers import in_order
 from analysis.display.terminal import Answer, Part
-from analysis.frames.kernel_sums import ask, query_arrays
+from analysis.frames.kernel_sums import query, query_arrays
 from analysis.frames.load import no_result
 from analysis.frames.study import Source, Study, Unusable
 from jobs.run import Run
@@ -86,7 +85,9 @@ def _runs_of(study: Study, table: Source, sql: str, *figures: str) -> pd.DataFra
     """The runs in a table that say how large they were: ID_FIELDS, ``repetition``, ``figures``."""
     selected = sql.format(fields=fields_of_table(study, table), table=table_of(study, table))
     rows = pd.DataFrame(
-        query_table(study, table, selected), columns=[*ID_FIELDS, "repetition", *figures], dtype=object
+        query(study, table, selected, path=[table.path]),
+        columns=[*ID_FIELDS, "repetition", *figures],
+        dtype=object,
     )
     known = (rows[list(_NEEDED)].astype(float) > 0).all(axis=1)
     if not known.all():
@@ -95,14 +96,8 @@ def _runs_of(study: Study, table: Source, sql: str, *figures: str) -> pd.DataFra
 
 
 def _columns_in(study: Study, table: Source) -> set[str]:
-    return {name for (name,) in query_table(study, table, "select name from parquet_schema($path)")}
-
-
-def query_table(study: Study, table: Source, sql: str) -> list[tuple]:
-    try:
-        return ask(study, sql, {"path": str(table.path)})
-    except (duckdb.Error, OSError) as error:
-        raise Unusable(table, f"is damaged or truncated ({str(error).splitlines()[0]})") from None
+    sql = "select name from parquet_schema($path)"
+    return {name for (name,) in query(study, table, sql, path=[table.path])}
 
 
 def batches_of(study: Study, table: Source) -> int:
@@ -113,7 +108,8 @@ def batches_of(study: Study, table: Source) -> int:
     """
     if re.search(r"(?:^|[_.-])batch_?1(?![0-9])", table.id):
         return 1
-    ((gathers,),) = query_table(study, table, _GATHERS.format(table=table_of(study, table)))
+    sql = _GATHERS.format(table=table_of(study, table))
+    ((gathers,),) = query(study, table, sql, path=[table.path])
     return 1 if gathers is not None and gathers < BATCHES else BATCHES
 
 
