@@ -65,6 +65,15 @@ _REST = Metric(
 # From stages alone, which every run has; waiting for late ranks is in none of them.
 LATE_RANKS = "late_ranks"
 BY_STAGES = (*STAGES_SHOWN, LATE_RANKS)
+# Columns of scaled: the same of the mean step itself.
+MEAN_STAGES = tuple(
+    Metric(f"mean_{name}_ms", f"mean step, part of it: {meaning}", detail=True)
+    for name, meaning in (
+        *((stage, meaning) for stage, (_, meaning) in STAGES_SHOWN.items()),
+        (LATE_RANKS, "waiting for late ranks"),
+        *((name, f"waiting, the last rank was late by {BEHIND[name]}") for name in WAITS),
+    )
+)
 _MORE = (
     *(
         (name, f"of wait:\n{cause}", f"part of waiting for ranks: the last rank was late by {BEHIND[name]}")

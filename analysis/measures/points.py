@@ -114,9 +114,10 @@ class Point:
 
     @cached_property
     def stages_ns(self) -> pd.Series:
-        """What a step at its rate is made of by stages (:func:`parts_of_stages`); adds up to its time."""
+        """What the mean step is made of by stages (:func:`parts_of_stages`); adds up to it."""
         parts = pd.DataFrame([parts_of_stages(series) for _, series in self.timed]).mean()
-        return parts * (self.images / self.rate.value * 1e9 / parts.sum())
+        whole = self.images / self.rate.value * 1e9 if self.has_samples else self.mean_ns
+        return parts * (whole / parts.sum())
 
     @cached_property
     def mean_ns(self) -> float:

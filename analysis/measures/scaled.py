@@ -28,6 +28,7 @@ from analysis.display.metrics import (
 )
 from analysis.display.numbers import in_order, shown
 from analysis.display.terminal import Answer, Part
+from analysis.frames.behind import WAITS
 from analysis.frames.divide import PARTS, WITHIN
 from analysis.frames.load import no_result
 from analysis.frames.measure import measure
@@ -75,6 +76,7 @@ _STARTED = (
         Metric(f"{stage}_ms", f"median of {name}, mean over ranks", f"{head}\nms", detail=True)
         for stage, (head, name) in STAGES_SHOWN.items()
     ),
+    *loss.MEAN_STAGES,
     Metric("startup_s", "start of the process to first step, slowest rank, median over runs", detail=True),
 )
 METRICS = (*_SCALING, *loss.METRICS, *_STARTED)
@@ -291,6 +293,8 @@ def _durations(points: Sequence[Point]) -> dict[str, Any]:
     stages = {
         stage: [np.median(series.stages[stage][series.steady]) for _, series in timed] for stage in STAGES
     }
+    by_stages = pd.DataFrame([point.stages_ns for point in points]).mean()
+    by_stages[loss.LATE_RANKS] = by_stages[list(WAITS)].sum()
     return {
         "runs": len(timed),
         "kind_of_runs": ", ".join(dict.fromkeys(point.timed_by for point in points)),
@@ -303,6 +307,7 @@ def _durations(points: Sequence[Point]) -> dict[str, Any]:
         "interval_seed": estimates.SEED,
         "warmup_dropped": sum(series.warmup for _, series in timed),
         **{f"{stage}_ms": np.mean(medians) / 1e6 for stage, medians in stages.items()},
+        **{f"mean_{name}_ms": ns / 1e6 for name, ns in by_stages.items()},
         "startup_s": np.median(started_s or [np.nan]),
     }
 

@@ -102,6 +102,8 @@ def test_waits_have_the_cause_that_made_the_last_rank_late(name, tmp_path):
     write_sweep(tmp_path / "stages", [replace(job, ranks=1), job], noise=NO_NOISE, repetitions={"none": 2})
     (row,) = [row for row in scaled_rows(load(tmp_path / "stages")) if row["world_size"] == 8]
     assert row["loss_wait_data_pct"] == pytest.approx(100 * planted_ms.get("data", 0.0) / step, abs=0.15)
+    assert row["mean_wait_data_ms"] == pytest.approx(planted_ms.get("data", 0.0), abs=0.15)
+    assert sum(row[f"mean_{stage}_ms"] for stage in BY_STAGES) == pytest.approx(step, rel=1e-3)
     assert sum(row[f"loss_{stage}_pct"] for stage in BY_STAGES) == pytest.approx(row["loss_pct"])
     assert sum(row[f"loss_{wait}_pct"] for wait in WAITS) == pytest.approx(row["loss_late_ranks_pct"])
 
