@@ -1,10 +1,8 @@
 """Medians over runs with their intervals, warm-up, and resampling.
 
-After Hoefler and Belli, *Scientific Benchmarking of Parallel Computing Systems* (SC15): the unit of
-repetition is the run, and intervals between runs resample the runs (inside one run:
-:mod:`analysis.statistics.inside_run`); the centre is the median; rates are work over total time.
-
-Every resampling takes a seed; analysis.scaled prints the default :data:`SEED`.
+After Hoefler and Belli, *Scientific Benchmarking of Parallel Computing Systems* (SC15): intervals resample
+runs (inside one run: :mod:`analysis.statistics.inside_run`); the centre is the median; rates are work over
+total time.
 """
 
 import math
@@ -19,15 +17,12 @@ SEED = 20200520
 RESAMPLES = 2000
 LEVEL = 0.95
 
-# Elements of one resampled matrix: bounds memory (8 bytes each) when a run has very many batches.
-_MOST_ELEMENTS = 4_000_000
-# A batch is off the steady level when it is further from it than this many standard deviations.
-_OFF_LEVEL_SIGMAS = 4.0
+_MOST_ELEMENTS = 4_000_000  # of one resampled matrix: bounds memory
+_OFF_LEVEL_SIGMAS = 4.0  # from which on a step is off the steady level
 _CLIP_SIGMAS = 8.0
 SHORTEST_SERIES = 4
-# The width of the steady level is at least so much of it: a machine can be steadier than its clock. Of few
-# values the deviation is often far too small by chance, and steady ones would be off the level; so there they
-# are off it from a fifth on (4 x 0.05). From 15 on this is seldom so (python -m benchmarks.warmup).
+# The least standard deviation of the steady level, relative. That of few values is often far too small by
+# chance: they are off the level from a fifth on (4 x 0.05), from 15 values on by 2 % (benchmarks.warmup).
 FEWEST_FOR_WIDTH = 15
 _LEAST_WIDTH, _LEAST_WIDTH_OF_FEW = 0.005, 0.05
 _INSIDE_RESAMPLES = 200  # for a standard error, which needs fewer than an interval
@@ -58,10 +53,7 @@ def percentile(values: np.ndarray, percent: float) -> float:
 
 
 def fewest_beyond(percent: float) -> int:
-    """Of how many values one is expected to be beyond a percentile: 20 of the 95th, 100 of the 99th.
-
-    Of fewer it would be little else than the greatest of them.
-    """
+    """Of how many values one is expected to be beyond a percentile: 20 of the 95th, 100 of the 99th."""
     return math.ceil(100 / (100 - percent))
 
 
@@ -74,13 +66,11 @@ def robust_sigma(values: np.ndarray) -> float:
 
 
 def warmup(values: np.ndarray) -> int:
-    """How many values at the head of a series are off its steady level.
+    """How many values at the head of a series are off its steady level; at most half of them.
 
-    The cut with the least marginal standard error (MSER; White 1997, over clipped values, so that a late
-    outlier does not move it), moved back so that at least half of what is cut is off the level of the second
-    half. At most half of the series; 0 for a series too short to tell (less than 4), and where the first
-    value is one of many high ones at equal distances (:func:`recurs`). Of less than :data:`FEWEST_FOR_WIDTH`
-    values one is off the level only if it is so by more than a fifth.
+    The cut with the least marginal standard error (MSER; White 1997) over clipped values, moved back so that
+    at least half of what is cut is off the level of the second half. 0 for fewer than 4 values, and where the
+    first is one of many high ones at equal distances (:func:`recurs`).
     """
     count = len(values)
     if count < SHORTEST_SERIES:
@@ -94,13 +84,13 @@ def warmup(values: np.ndarray) -> int:
     clipped = np.clip(values, level - _CLIP_SIGMAS * sigma, level + _CLIP_SIGMAS * sigma)
     cut = int(np.argmin(_marginal_errors(clipped)[: count // 2 + 1]))
     off = np.flatnonzero(np.abs(values[:cut] - level) > _OFF_LEVEL_SIGMAS * sigma)
-    # A head of which most is on the level is no warm-up that ends late, but has an outlier at its end.
+    # A head that is mostly on the level has an outlier at its end.
     ends = off[np.arange(1, len(off) + 1) >= (off + 1) / 2]
     return int(ends[-1]) + 1 if len(ends) else 0
 
 
 def _marginal_errors(values: np.ndarray) -> np.ndarray:
-    # Variance of what is left after each cut, over its length; sums from the tail make it one pass.
+    # Variance of what is left after each cut, over its length.
     centred = values - values.mean()
     left = np.arange(len(values), 0, -1)
     sums = np.cumsum(centred[::-1])[::-1]
@@ -152,23 +142,17 @@ def block_resamples(
 
 @dataclass(frozen=True)
 class Scatter:
-    """How much runs of one point differ.
+    """Scatter between the runs of one point."""
 
-    Attributes:
-        sigma: standard deviation of the logarithm of a run's figure: 0.01 is about 1 %.
-        freedom: degrees of freedom it is known with.
-    """
-
-    sigma: float
-    freedom: int
+    sigma: float  # standard deviation of the logarithm of a run's figure: 0.01 is about 1 %
+    freedom: int  # degrees of freedom of sigma
 
 
 def scatter(values: Sequence[float] | np.ndarray) -> Scatter:
-    """The scatter between the runs of one point, by its own runs' figures (all positive).
+    """The scatter between the runs of one point, by their figures (all positive).
 
-    Not pooled with other points: large points often scatter more than small ones, and two or three runs a
-    point have no power to show it. Pooled intervals of such a point hold the truth in 58 to 67 % of cases
-    (``python -m benchmarks.interval_coverage``).
+    Not pooled with other points: pooled intervals of a point that scatters more than others hold the truth in
+    58 to 67 % of cases (``python -m benchmarks.interval_coverage``).
     """
     logs = np.log(np.asarray(values, dtype=float))
     freedom = len(logs) - 1
@@ -180,11 +164,9 @@ class Drawn:
     """The median over runs of a figure, resampled: a parametric bootstrap on the logarithm.
 
     Attributes:
-        value: the median as it was measured.
-        scatter: between the runs.
-        inside: relative standard error of a run's figure by its batches alone: the scatter is no less.
+        inside: relative standard error of a run's figure by its steps: a lower limit of the scatter.
         deviates: of each resample, the median of as many standard normal numbers as there are runs.
-        widening: of each resample, by how much the scatter may be more than was estimated.
+        widening: of each resample, the true scatter over the estimated one.
     """
 
     value: float
@@ -198,7 +180,7 @@ class Drawn:
         sigma = np.maximum(
             self.scatter.sigma * (self.widening if widening is None else widening), self.inside
         )
-        # Student's t of one degree of freedom has no mean: its far tail is cut where it means nothing.
+        # Student's t of one degree of freedom has no mean: its far tail is cut.
         return self.value * np.exp(np.clip(sigma * self.deviates, -_MOST_LOG, _MOST_LOG))
 
     def sampled(self, widening: np.ndarray | None = None) -> np.ndarray:
@@ -218,11 +200,10 @@ def draw_runs(
     seed: int = SEED,
     between: Scatter | None = None,
 ) -> Drawn:
-    """The median over runs of ``statistic``, resampled: as many runs as there are, drawn with their scatter.
+    """The median over runs of ``statistic``, resampled; NaN for one run.
 
-    The scatter is itself an estimate: each resample draws it from its distribution (scaled inverse
-    chi-square), which makes intervals of few runs as wide as Student's t. How much runs differ is not known
-    of one: its resamples are NaN.
+    Each resample draws the scatter from its own distribution (scaled inverse chi-square): intervals of few
+    runs are as wide as Student's t.
 
     Args:
         between: the scatter between runs; by default that of these runs.
@@ -244,16 +225,14 @@ def _widening(freedom: float, generator: np.random.Generator, resamples: int) ->
 
 
 def shared_widening(parts: Sequence[tuple[float, Drawn]], seed: int = SEED) -> np.ndarray | None:
-    """The widening of a figure that is made of several points, by the degrees of freedom of the whole.
+    """The widening of a figure that is made of several points, which each widened would make too wide.
 
-    The scatter of two points is seldom underestimated at once: with each widened by itself, intervals of
-    their ratio are too wide. The whole's degrees of freedom are Welch and Satterthwaite's (Welch 1947,
-    *Biometrika* 34). Where points ran unequally often that is too sure of the point of few runs (it holds in
-    90 % of cases of 2 runs against 5 that scatter a third as much), and each is widened by itself: None. So
-    it is where one ran once.
+    By Welch and Satterthwaite's degrees of freedom (Welch 1947, *Biometrika* 34). None, each is to be widened
+    by itself, where points have different numbers of runs (intervals would hold the truth in 90 % of cases of
+    2 runs against 5 that scatter a third as much), or one run.
 
     Args:
-        parts: of each point, by how much the logarithm of the figure changes with that of the point's.
+        parts: of each point, the derivative of the figure's logarithm by the point's, and the point.
     """
     freedoms = np.array([one.scatter.freedom for _, one in parts])
     if len(set(freedoms)) > 1 or not freedoms.all():

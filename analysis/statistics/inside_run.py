@@ -1,30 +1,24 @@
-"""Intervals of the median and the mean of one run's batches; they say nothing of other runs.
+"""Intervals of the median and the mean of one run's steps; they do not hold for other runs.
 
-Neighbouring batches are alike, so an interval counts as many independent batches as would tell as much. How
-alike they are is itself an estimate, and in a short series a poor one: 20 batches whose neighbours correlate
-by 0.8 often look as if they did by 0.4. So the correlation is taken near the upper end of what the series
-allows, and a series that holds too few independent batches by that gets no interval.
+Neighbouring steps are correlated, so an interval is of the effective number of independent steps. Short
+series underestimate correlation (20 steps with 0.8 often look as with 0.4): it is taken near the upper end of
+what the series allows, and a series with too few independent steps by that gets no interval.
 """
 
 import numpy as np
 
 from analysis.statistics.estimates import LEVEL, Estimate, correlation_time
 
-# Standard errors by which the neighbours' correlation is taken above its estimate. Fewer, and too many short
-# series of correlated batches get intervals that are too narrow; more, and those of independent batches get
-# none (python -m benchmarks.interval_coverage --only batches,means).
+# Standard errors by which the correlation is taken above its estimate. With fewer, intervals of short
+# correlated series are too narrow; with more, independent ones get none (benchmarks.interval_coverage).
 _CAUTION = 1.5
-_FEWEST = 8  # independent batches by that: fewer hold the median too seldom where they are correlated
-_FEWEST_OF_MEAN = 4  # batches, of which the correlation of neighbours can be estimated
-_HIGHEST = 0.99  # correlation that is told from a drift
+_FEWEST = 8  # independent steps of an interval of the median
+_FEWEST_OF_MEAN = 4  # steps, of which the correlation of neighbours can be estimated
+_HIGHEST = 0.99  # correlation; beyond it is drift
 
 
 def of_median(values: np.ndarray) -> Estimate:
-    """The median of a run's batches.
-
-    The interval lies between two order statistics, as that of independent values does, for as many as the
-    sides of the median on which values are tell.
-    """
+    """The median of a run's steps, with the interval between two order statistics."""
     if not len(values):
         return Estimate(float("nan"), float("nan"), float("nan"), "no steps")
     from scipy import special
@@ -51,7 +45,7 @@ def of_mean(values: np.ndarray) -> Estimate:
 
 
 def independent_of_mean(values: np.ndarray) -> float:
-    """How many independent values would tell as much of the mean as these, 2 at least; 0: too few to tell."""
+    """The effective number of independent values for the mean, at least 2; 0: too few to tell."""
     if len(values) < _FEWEST_OF_MEAN:
         return 0.0
     correlation = _highest_correlation(values)
@@ -60,16 +54,16 @@ def independent_of_mean(values: np.ndarray) -> float:
 
 
 def errors_of_means(series: np.ndarray, resamples: int, generator: np.random.Generator) -> np.ndarray | None:
-    """By how much the means of series of the same batches, and that of their sum, may be off, drawn together.
+    """Errors of the means of series of the same steps, and of their sum, drawn together.
 
-    Each is Student's t for as many batches as are independent in that series: one that drifts does not make
-    the others unsure. Drawn together: normal, correlated as the series are, over spreads of one probability.
+    Each is Student's t for the effective number of independent steps of its series. Drawn together: normal,
+    correlated as the series are, over spreads of one probability.
 
     Args:
         series: (series, batches).
 
     Returns:
-        (series and their sum, resamples); None: the batches are too few to tell.
+        (series and their sum, resamples); None: too few steps.
     """
     every = np.vstack([series, series.sum(axis=0)])
     many = np.array([[independent_of_mean(one)] for one in every])
@@ -84,12 +78,11 @@ def errors_of_means(series: np.ndarray, resamples: int, generator: np.random.Gen
 
 
 def independent_of_median(values: np.ndarray) -> float:
-    """How many independent values would tell as much of the median as these; 0: too few to tell.
+    """The effective number of independent values for the median; 0: too few to tell.
 
-    By the larger of two correlation times of the values' sides of the median: what the series shows, and what
-    a first-order process has. There values k apart are on the same side as often as normal ones of
-    correlation phi^k (the arcsine law, Sheppard 1899); phi is that of the neighbours' normal scores, so that
-    tails and skew do not matter.
+    By the larger of two correlation times of the values' sides of the median: that of the series, and that of
+    a first-order process, where values k apart are on the same side as often as normal ones of correlation
+    phi^k (the arcsine law, Sheppard 1899); phi is that of the neighbours' normal scores.
     """
     count = len(values)
     if count < _FEWEST:
@@ -110,15 +103,12 @@ def _normal_scores(values: np.ndarray) -> np.ndarray:
 
 
 def _highest_correlation(values: np.ndarray) -> float:
-    """Of neighbours: its estimate, the bias of short series off (Kendall 1954), and some standard errors.
-
-    Not below 0: values that alternate are taken to be independent.
-    """
+    """Of neighbours, at least 0: the estimate without its bias (Kendall 1954), plus some standard errors."""
     centred, count = values - values.mean(), len(values)
     variance = float(centred @ centred)
     if not variance:
         return 0.0
     shown = float(centred[1:] @ centred[:-1]) / variance
     shown = min(max(shown + (1 + 3 * shown) / count, -_HIGHEST), _HIGHEST)
-    # Fisher's transformation: its standard error is the same for any correlation.
+    # By Fisher's transformation, whose standard error does not depend on the correlation.
     return min(max(float(np.tanh(np.arctanh(shown) + _CAUTION / np.sqrt(count - 3))), 0.0), _HIGHEST)

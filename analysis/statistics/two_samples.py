@@ -17,9 +17,7 @@ from analysis.statistics import estimates
 
 SIGNIFICANCE = 0.05
 POWER = 0.80
-# Below this p, effects of configurations differ. Stricter than the test of a difference: where runs of some
-# configurations scatter more, the F test is too easily significant.
-_UNLIKE = 0.01
+_UNLIKE = 0.01  # significance of the F test, which unequal scatter makes too easily significant
 MOST_RUNS = 20  # a side, that runs_enough considers
 _SIMULATIONS = 4000
 _MOST_ELEMENTS = 2_000_000  # of one simulation, for its memory and time
@@ -30,11 +28,7 @@ Shapes = tuple[tuple[int, int], ...]  # runs before and after, of each configura
 
 @dataclass(frozen=True)
 class Difference:
-    """What two sets of runs say of one figure; effects are b over a, less 1, in percent.
-
-    ``low`` and ``high`` are NaN where the runs are too few for a 95 % interval, ``detectable_pct`` where they
-    are too few for any difference to be found.
-    """
+    """Of two sets of runs in one figure, b / a - 1 in percent; NaN where there are too few runs."""
 
     effect_pct: float
     low: float

@@ -12,17 +12,16 @@ import numpy as np
 from analysis.statistics import estimates
 
 DRAWS = 2000
-# So many of the draws lie within: configurations that scatter unlike, as on a cluster, take the coverage of a
-# 95 % interval down to 88 % (python -m benchmarks.interval_coverage --only factors).
+# Share of the draws within an interval: where configurations scatter differently, as on a cluster, 95 % would
+# cover 88 % (python -m benchmarks.interval_coverage --only factors).
 _WITHIN = 0.99
 
 
 @dataclass(frozen=True)
 class Effect:
-    """One term of an analysis of variance; figures have the shape of the values, less its last axis.
+    """One term of an analysis of variance; figures have the shape of the values without its last axis.
 
-    The sums of squares (and degrees of freedom) of the term, of what all other terms explain beside it, and
-    of the error add up to that of all.
+    The sums of squares (and degrees of freedom) of the term, of all others (rest) and of the error add up.
     """
 
     sum_of_squares: np.ndarray
@@ -39,9 +38,8 @@ class Effect:
 def analysis_of_variance(
     columns: Mapping[str, Sequence[Any]], values: np.ndarray, terms: Sequence[tuple[str, ...]]
 ) -> dict[tuple[str, ...], Effect]:
-    """Type II analysis of variance of ``values`` by categorical factors.
-
-    Each term's sum of squares is what it explains beside all terms that do not contain it.
+    """Type II analysis of variance of ``values`` by categorical factors: each term beside all terms that do
+    not contain it.
 
     Args:
         columns: factor -> level of each observation.
@@ -86,17 +84,12 @@ def analysis_of_variance(
 
 @dataclass(frozen=True)
 class Adjusted:
-    """The means of a term's levels in a design in which all levels of the other factors weigh alike.
+    """The means of a term's levels in a design in which all levels of the other factors weigh alike."""
 
-    Attributes:
-        means: level (a value a factor) -> mean of the fitted model.
-        spread: two levels -> standard error of their difference over the residual standard deviation.
-        mean_square, freedom: of the residuals.
-    """
-
-    means: dict[tuple, float]
+    means: dict[tuple, float]  # level (a value a factor) -> mean of the fitted model
+    # Two levels -> standard error of their difference over the residual standard deviation.
     spread: dict[tuple[tuple, tuple], float]
-    mean_square: float
+    mean_square: float  # of the residuals
     freedom: int
 
 
@@ -106,10 +99,10 @@ def adjusted_means(
     terms: Sequence[tuple[str, ...]],
     term: tuple[str, ...],
 ) -> Adjusted | None:
-    """A term's least-squares means; None where the observations do not tell its levels from other factors.
+    """A term's least-squares means (Searle, Speed and Milliken 1980, *The American Statistician* 34).
 
-    Plain means of levels hold the other factors' effects where cells are missing (Searle, Speed and Milliken
-    1980, *The American Statistician* 34). Arguments are those of :func:`analysis_of_variance`.
+    None where the observations do not separate its levels from other factors. Arguments are those of
+    :func:`analysis_of_variance`.
     """
     coded = {name: _code(levels) for name, levels in columns.items()}
     one = np.ones((len(values), 1))
@@ -138,12 +131,11 @@ def adjusted_means(
 def omega_squared_interval(effect: Effect, seed: int = estimates.SEED) -> tuple[float, float]:
     """Interval, of 95 % or more, of the share of the response's variance that is a term's own.
 
-    With sums of squares over the variance of the error, a term's and all other terms' together are noncentral
-    chi-square, with noncentralities that are the variances sought (times the observations), and the error's
-    is chi-square. The interval is the middle 99 % of what one finds by solving for the noncentralities with
-    random quantiles of all three (a generalised confidence interval: Weerahandi 1993). For one factor alone
-    that is the inverted noncentral F distribution (Steiger and Fouladi 1997), whose coverage is exact; with
-    others, the share of these is not known exactly either, and what is known of it counts, too.
+    Over the variance of the error, the sums of squares of the term and of all others are noncentral
+    chi-square, with the variances sought (times the observations) as noncentralities; the error's is
+    chi-square. The interval is the middle 99 % of the noncentralities at random quantiles of all three (a
+    generalised confidence interval: Weerahandi 1993); for one factor alone, the inverted noncentral F
+    distribution (Steiger and Fouladi 1997).
 
     Returns:
         (low, high), NaN where there are no repetitions to tell the error.
@@ -159,14 +151,14 @@ def omega_squared_interval(effect: Effect, seed: int = estimates.SEED) -> tuple[
 
 
 def _noncentrality(values: np.ndarray, freedom: int, generator: np.random.Generator) -> np.ndarray:
-    """Of a noncentral chi-square distribution of which each value is a random quantile; 0: of none."""
+    """Noncentralities of chi-square distributions of which the values are random quantiles."""
     from scipy import special
 
     if not freedom:
         return np.zeros_like(values)
     quantiles = generator.random(len(values))
     roots = np.sqrt(np.maximum(values, 0))
-    # To 0.006 of probability where it is used; the exact inverse takes a thousand times as long there.
+    # Within 0.006 of probability where it is used, a thousand times as fast as the exact inverse.
     parameters = np.square(
         np.maximum(roots - special.ndtri(quantiles) - (freedom - 1) / (2 * roots + 1e-300), 0)
     )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from analysis.display.metrics import IN_RUN, RANGE, Metric, columns, picked, records
+from analysis.display.metrics import IN_RUN, RANGE, Metric, columns, records
 from analysis.display.numbers import digits
 from analysis.display.terminal import Answer, Part
 from analysis.measures import peaks
@@ -21,7 +21,7 @@ _MIB, _GIGA = 1 << 20, 1e9
 
 
 class Study(NamedTuple):
-    """A kind of study: its question, its columns, and what makes the answer, also of the user's own peaks."""
+    """A kind of study: its question, its columns, and its answer, by the user's own peaks."""
 
     question: str
     metrics: Sequence[Metric]
@@ -29,11 +29,7 @@ class Study(NamedTuple):
 
 
 def answer(result: Result, own_peaks: Path | None = None) -> Answer:
-    """The answer of a study; its verdict stands above the tables.
-
-    Raises:
-        UserError: a study that this release does not know.
-    """
+    """The answer of a study; UserError if this release does not know it."""
     name = result.manifest.study
     if name not in STUDIES:
         raise UserError(f"{result.path}: unknown study {name!r}{did_you_mean(name, STUDIES)}")
@@ -41,7 +37,6 @@ def answer(result: Result, own_peaks: Path | None = None) -> Answer:
 
 
 def timing(manifest: StudyManifest) -> str:
-    """How a study's durations were taken."""
     return f"Medians [intervals] over {manifest.repetitions} repetitions after {manifest.warmup} of warmup."
 
 
@@ -79,11 +74,7 @@ def _devices(rows: pd.DataFrame) -> str:
 
 
 def _compared(rows: pd.DataFrame, name: str, case: pd.Series) -> list[Finding]:
-    """Whether cases differ in time from those that they are compared with, by the interval of a ratio.
-
-    Args:
-        case: what each row is called.
-    """
+    """Whether cases differ in time, by the interval of a ratio; ``case``: the name of each row."""
     found = []
     for row, called in zip(records(rows), case, strict=True):
         low, high, difference = row[f"{name}_low"], row[f"{name}_high"], "too few repetitions"
@@ -298,12 +289,10 @@ def _orders(result: Result, _: Path | None) -> Answer:
         same_output=rows["same_output"] == 1,
     )  # fmt: skip
     rows = rows.sort_values("order", key=lambda order: order != _USUAL).sort_values("device", kind="stable")
-    (time_ratio,) = picked(_ORDER, "time_ratio")
-    shown = [
-        *columns(_ORDER, "device", "order", "batch", "image_size", "forward_ms", "backward_ms", "step_ms"),
-        replace(time_ratio, cell=lambda row: "1" if row["order"] == _USUAL else time_ratio.printed(row)),
-        *columns(_ORDER, "activation_memory_bytes", "peak_memory_bytes", "same_output"),
-    ]
+    shown = columns(
+        _ORDER, "device", "order", "batch", "image_size", "forward_ms", "backward_ms", "step_ms",
+        "time_ratio", "activation_memory_bytes", "peak_memory_bytes", "same_output",
+    )  # fmt: skip
     others = rows[rows["order"] != _USUAL]
     verdict = _compared(others, "time_ratio", others["order"] + ", " + others["device"])
     title = f"{result.manifest.settings.get('model')} on {_devices(rows)}"

@@ -39,7 +39,7 @@ _SENT_AS = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Ddp(Backend):
-    """Ranks joined in torch.distributed's default group."""
+    """Ranks joined in torch.distributed's default group; UserError if they do not meet."""
 
     def __init__(self, run: Run, world: World, device: torch.device) -> None:
         self._run, self._device = run, device
@@ -193,6 +193,4 @@ def check_gpus(gpus: Sequence[Gpu]) -> None:
         )
 
 
-def open_backend(run: Run, world: World, device: torch.device) -> Ddp:
-    """Join the other ranks, or raise UserError."""
-    return Ddp(run, world, device)
+open_backend = Ddp

@@ -1,10 +1,9 @@
-"""One try of train.studies.capacity, in a process of its own: whether a network fits in a device's memory.
+"""Whether a network fits in a device's memory: a try of train.studies.capacity, in a process of its own.
 
-    python -m train.studies.attempt TASK.json          (started by train.studies.capacity)
+    python -m train.studies.attempt TASK.json
 
-The answer is written to the file that the task names. On a CPU the kernel enforces the limit (RLIMIT_DATA:
-all private writable memory), on a GPU its size does, or PyTorch's allocator. Exit code 0: it fits; 1: it does
-not.
+The limit is enforced by the kernel on a CPU (RLIMIT_DATA: private writable memory), by PyTorch's allocator on
+a GPU. Exit code 0: it fits; 1: it does not.
 """
 
 import math
@@ -36,12 +35,7 @@ PEER_S = 600  # to wait for the other stage
 
 
 class Task(BaseModel):
-    """What a try is to do: train layers ``first`` to ``last`` (not included) of a network.
-
-    Attributes:
-        stages: over how many devices the network is laid, of which this process is number ``rank``.
-        limit_bytes: of the device; 0: what it has.
-    """
+    """Train layers ``first`` to ``last`` (not included) of a network, as stage ``rank`` of ``stages``."""
 
     convolutions: int  # of the whole network, which come first
     first: int
@@ -49,7 +43,7 @@ class Task(BaseModel):
     batch: int
     image_size: int
     device: str
-    limit_bytes: int
+    limit_bytes: int  # 0: what the device has
     warmup: int
     repetitions: int
     threads: int
@@ -61,25 +55,19 @@ class Task(BaseModel):
 
 
 class Attempt(BaseModel):
-    """How a try went; sizes in bytes, durations in ns.
-
-    Attributes:
-        base: taken before the network is built (interpreter and libraries, or the GPU's context).
-        peak: the most in use at any time, with ``base``.
-        held: beyond ``peak``, by a GPU's caching allocator.
-    """
+    """Result of a try; sizes in bytes, durations in ns."""
 
     fits: bool
     reason: str = ""
     limit: int = 0
-    base: int = 0
-    peak: int = 0
-    held: int = 0
+    base: int = 0  # before the network is built: interpreter and libraries, or the GPU's context
+    peak: int = 0  # with base
+    held: int = 0  # beyond peak, by a GPU's caching allocator
     durations_ns: dict[str, list[int]] = {}
 
     @property
     def own_ns(self) -> float:
-        """Of a stage's computation, without waiting for the other."""
+        """Computation of a stage, without waiting for the other."""
         passes = zip(self.durations_ns["forward"], self.durations_ns["backward"], strict=True)
         return median(map(sum, passes))
 
@@ -102,10 +90,10 @@ def main() -> int:
         except (RuntimeError, MemoryError, OSError) as error:
             if not is_out_of_memory(error):
                 raise
-            # In a line, without where in PyTorch's source it was raised.
+            # In a line, without PyTorch's source file.
             reason = " ".join(str(error).split()) or type(error).__name__
             attempt.reason = re.sub(r"^\[enforce fail at [^]]*\] .*?\. (?=\w)", "", reason)[:160]
-    if device.type == "cpu":  # what is left may not be enough to write an answer with
+    if device.type == "cpu":  # memory for writing the answer
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
     write_record(task.answer, attempt)
@@ -113,14 +101,13 @@ def main() -> int:
 
 
 def _warm(device: torch.device) -> None:
-    """Have threads started, libraries loaded and their handles made, which are not the network's."""
-    # cuBLAS makes a handle at the first product, which is not PyTorch's allocator's to count.
+    """Start threads, load libraries and make cuBLAS's handle, which do not count as the network's."""
     layers = nn.Sequential(nn.Conv2d(2, 2, 3), nn.Linear(6, 6), nn.Linear(6, 6)).to(device)
     layers(torch.ones(1, 2, 8, 8, device=device)).sum().backward()
 
 
 def _meet(task: Task, device: torch.device) -> None:
-    """Join the other stage, and have the connection and its buffers made by a message each way."""
+    """Join the other stage; a message each way makes the connection and its buffers."""
     backend = "nccl" if device.type == "cuda" else "gloo"
     distributed.init_process_group(
         backend, init_method=f"file://{task.meeting}", rank=task.rank, world_size=task.stages,
@@ -135,7 +122,7 @@ def _meet(task: Task, device: torch.device) -> None:
 
 
 def _limited(device: torch.device, limit: int) -> tuple[int, int]:
-    """(bytes taken already, the limit, now in force); of a GPU those that its allocator has not taken."""
+    """(bytes in use, of a GPU outside PyTorch's allocator; the limit, which is set)."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         free, total = torch.cuda.mem_get_info(device)
@@ -162,10 +149,9 @@ def data_bytes(status: Path = Path("/proc/self/status")) -> int:
 
 
 def build(task: Task) -> nn.Sequential:
-    """Layers ``first`` to ``last`` of so many convolutions, then so many linear layers.
+    """Layers ``first`` to ``last``: 3 x 3 convolutions, then linear layers over the width.
 
-    Each keeps the shape of its input: convolutions of 3 x 3 over 64 channels, linear layers over the width.
-    Weights keep the variance, so that no depth ends in denormal numbers, which CPUs are slow with.
+    Each keeps the shape of its input, and the variance: denormal numbers would slow down CPUs.
     """
     layers: list[nn.Module] = []
     for number in range(task.first, task.last):
@@ -191,7 +177,7 @@ def _try(task: Task, device: torch.device, attempt: Attempt) -> None:
 
 
 def _step(task: Task, network: nn.Sequential, data: torch.Tensor) -> common.Stages:
-    """The stages of a training step on one device; the input is the batch, or what the other device sends."""
+    """The stages of a training step; the input is the batch, or what the other device sends."""
     first, last = task.rank == 0, task.rank == task.stages - 1
 
     def receive() -> torch.Tensor:
@@ -217,7 +203,7 @@ def _step(task: Task, network: nn.Sequential, data: torch.Tensor) -> common.Stag
     def backward(exchanged: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]) -> None:
         _, loss, gradient = exchanged
         loss.backward(gradient)
-        # Plain SGD; torch.optim would first import torch's compiler, 70 MB that are not the network's.
+        # Plain SGD: torch.optim imports torch's compiler, 70 MB.
         with torch.no_grad():
             for parameter in network.parameters():
                 assert parameter.grad is not None
@@ -232,7 +218,7 @@ def _step(task: Task, network: nn.Sequential, data: torch.Tensor) -> common.Stag
 
 
 def _peak(device: torch.device, base: int, action: Callable[[], object]) -> tuple[int, int]:
-    """(peak, held beyond it) of ``action``: of a CPU sampled, of a GPU its allocator's."""
+    """(peak, held beyond it) of ``action``: sampled on a CPU, by the allocator on a GPU."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         action()
@@ -244,7 +230,7 @@ def _peak(device: torch.device, base: int, action: Callable[[], object]) -> tupl
     def look() -> None:
         nonlocal peak
         while not done.wait(SAMPLE_S):
-            with suppress(MemoryError, OSError):  # at the limit there may be no memory to look with
+            with suppress(MemoryError, OSError):  # there may be no memory for it
                 peak = max(peak, data_bytes())
 
     looker = threading.Thread(target=look, daemon=True)

@@ -92,11 +92,7 @@ def network_of(text: str) -> Network:
 
 
 class Capacity:
-    """The tries of one study: networks of so many layers, each laid over one device or two.
-
-    Args:
-        names: of the devices.
-    """
+    """The tries of a study, on one or two devices of these names."""
 
     def __init__(self, study: common.Study, names: list[str]) -> None:
         self.study, self.flags, self.names = study, study.arguments, names
@@ -117,7 +113,7 @@ class Capacity:
 
         start = min(self.flags.convolutions + self.flags.linears, MOST_LAYERS // 2)
         if self.fits(of(start)) and self.fits(of(2 * start)):
-            # Memory grows with the layers: those of two networks tell how many fill the device.
+            # Memory grows with the layers: extrapolate from two networks.
             few, more = self.tried[of(start)], self.tried[of(2 * start)]
             taken = more.peak + more.held
             a_layer = (taken - few.peak - few.held) / start
@@ -149,16 +145,16 @@ class Capacity:
             self._record(network, place, sides, place == best)
 
     def _attempt(self, network: Network, place: int | None = None) -> list[Attempt]:
-        """Try a network in fresh processes, one a device; their answers.
+        """Try a network in fresh processes, one a device.
 
         Args:
-            place: the number of layers on the first of two devices; None: one device has all.
+            place: number of layers on the first of two devices; None: one device has all.
 
         Raises:
-            UserError: a process failed for want of something else than memory, or its limit holds nothing.
+            UserError: a process failed for another reason than memory, or the limit is too small for any.
         """
         flags, stages, directory = self.flags, stages_of(network, place), self.study.recorder.directory
-        # In a folder of its own: --out may hold what is not ours.
+        # In a folder of its own: --out may hold other files.
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="try-", dir=directory.absolute()) as name:
             folder, commands = Path(name), []
@@ -208,7 +204,7 @@ class Capacity:
 
 
 def stages_of(network: Network, place: int | None) -> list[tuple[int, int]]:
-    """(the first layer, the next stage's first) of each stage of a network that is split, or not."""
+    """(first layer, next stage's first layer) of each stage."""
     return [(0, sum(network))] if place is None else [(0, place), (place, sum(network))]
 
 
@@ -219,13 +215,10 @@ def proportion(layers: int, convolutions: int, linears: int) -> Network:
 
 
 def boundary(fits: Callable[[int], bool], start: int, most: int = MOST_LAYERS) -> tuple[int, int]:
-    """(the largest size that fits, the next, which does not); 0 if not even 1 fits, ``most`` if all do.
+    """(largest size that fits, the next); (0, 1) if not even 1 fits, (``most``, ...) if all do.
 
-    Strides from ``start`` double until the boundary is passed; then the interval is halved.
-
-    Args:
-        fits: whether a size from 1 on fits; asked once for each of at most about 2 log2(distance) sizes.
-        start: the size to begin with; the nearer to the boundary, the fewer tries.
+    Strides from ``start`` double until the boundary is passed; then the interval is halved: about
+    2 log2(distance) calls of ``fits``.
     """
     below, above = 0, most + 1
     size, stride = min(max(1, start), most), 1
@@ -243,13 +236,11 @@ def boundary(fits: Callable[[int], bool], start: int, most: int = MOST_LAYERS) -
 def balance(
     attempt: Callable[[int], tuple[_Tried, float]], start: int, last: int
 ) -> tuple[int | None, dict[int, _Tried]]:
-    """The place from 1 to ``last`` where two sides are nearest to each other, and what was tried.
+    """The place from 1 to ``last`` where two sides differ least, by bisection, and what was tried.
 
     Args:
-        attempt: of a place: what was seen, and how much the first side exceeds the second (which grows with
-            the place); infinite where the first does not fit, minus infinite where the second does not, not a
-            number where neither does.
-        start: the place to begin with.
+        attempt: of a place, the result, and the excess of the first side over the second (which grows with
+            the place): inf where the first does not fit, -inf where the second does not, NaN where neither.
     """
     low, high, place = 1, last, min(max(1, start), last)
     tried: dict[int, _Tried] = {}
@@ -265,12 +256,12 @@ def balance(
 
 
 def judged(answers: list[Attempt | None], ended: Ended, printed: str) -> list[Attempt]:
-    """The answers of a try's processes; of one that left none, what its end says.
+    """The answers of a try's processes; of one that left none, by how it ended.
 
-    Of two, the one that died first wanted for memory; the other was ended since its peer had gone.
+    Of two, the one that died first lacked memory; the other ended because its peer had gone.
 
     Raises:
-        UserError: it ended, but not for want of memory.
+        UserError: it ended for another reason.
     """
     wanting = any(answer and not answer.fits for answer in answers)
     line = ([""] + [line.strip() for line in printed.splitlines() if line.strip()])[-1]

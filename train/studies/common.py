@@ -1,8 +1,4 @@
-"""The frame of the single-node studies: flags, timing in turns, memory, and the end.
-
-A study takes its flags from :func:`study_parser`, and what it does to its devices through :class:`Study`,
-which records what is measured, and at the end becomes the command that prints the answer.
-"""
+"""What single-node studies share: flags, timing, memory, and their end (:class:`Study`)."""
 
 import argparse
 import os
@@ -60,11 +56,7 @@ def count(text: str) -> int:
 
 
 def devices(requested: str, both: bool = False) -> list[torch.device]:
-    """The devices that ``--device`` asks for.
-
-    Args:
-        both: "auto" means the CPU and, where there is one, a GPU; else a GPU, or without one the CPU.
-    """
+    """The devices that ``--device`` asks for; ``both``: "auto" means the CPU and, if there is one, a GPU."""
     has_gpu = requested != "cpu" and torch.cuda.is_available()
     if requested == "gpu" and not has_gpu:
         raise UserError("--device gpu: torch sees no GPU here; use --device cpu")
@@ -76,14 +68,14 @@ def devices(requested: str, both: bool = False) -> list[torch.device]:
 
 
 def prepare(arguments: Any) -> None:
-    """Set the threads of the arithmetic and the seed, as the flags say."""
+    """Set threads and seed."""
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
 
 
 class Study:
-    """A study at work on these devices, with threads and seed set."""
+    """A study on these devices: its flags, and the recorder of what it measures."""
 
     def __init__(self, name: str, arguments: argparse.Namespace, used: Sequence[torch.device]) -> None:
         prepare(arguments)
@@ -100,7 +92,7 @@ class Study:
 
     @contextmanager
     def within_memory(self, case: str) -> Iterator[None]:
-        """What needs more memory than there is becomes a finding."""
+        """Make a lack of memory a finding."""
         try:
             yield
         except (RuntimeError, MemoryError) as error:
@@ -123,13 +115,12 @@ def time_cases(
 ) -> dict[str, dict[str, np.ndarray]]:
     """Durations in ns, by case and stage, shape (repetitions,).
 
-    Cases that are compared take turns, in an order that is reversed at every repetition, so that a drift of
-    the machine, or what another case left in a cache, meets all of them.
+    Cases alternate, in an order that is reversed at every repetition, so that a drift of the machine and the
+    contents of caches affect all alike.
 
     Args:
-        cases: what each stage does, by the case's name.
+        cases: by name, what each stage does.
         stages: their names.
-        clock: of the device (:func:`profiling.step_clock.open_clock`).
     """
     for _ in range(warmup):
         for case in cases.values():
@@ -147,13 +138,13 @@ def time_cases(
 
 
 def repeat_once(stages: Stages, tick: Callable[[], object] = lambda: None) -> None:
-    """Do the stages of one repetition, with a tick after each."""
+    """One repetition, with a tick after each stage."""
     result = stages[0]()
     tick()
     for stage in stages[1:]:
         following = stage(result)
         tick()
-        result = following  # only now, so that what is freed here is in no stage
+        result = following  # only now: freeing the old one is in no stage
 
 
 # --- memory -------------------------------------------------------------------------------------------
@@ -162,11 +153,9 @@ def repeat_once(stages: Stages, tick: Callable[[], object] = lambda: None) -> No
 def peak_and_retained(
     device: torch.device, forward: Callable[[], torch.Tensor], backward: Callable[[torch.Tensor], object]
 ) -> tuple[int, int]:
-    """Bytes beyond those of input and weights of a forward and a backward pass, which free what they made.
+    """(peak of both passes with gradients, bytes that the forward pass retains with its output).
 
-    Returns:
-        the peak of both passes, gradients included; and what the forward pass leaves for the backward pass,
-        its output included. On a GPU the caching allocator tells them, on a CPU PyTorch's profiler.
+    Beyond input and weights; by the caching allocator of a GPU, by PyTorch's profiler on a CPU.
     """
     if device.type == "cpu":
         outputs: list[torch.Tensor] = []
@@ -185,9 +174,8 @@ def peak_and_retained(
 
 
 def allocated(action: Callable[[], object]) -> np.ndarray:
-    """Bytes that ``action`` had allocated on the CPU after each allocation and release."""
-    # Else it writes two lines to the terminal each time.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    """Bytes allocated on the CPU after each allocation and release of ``action``."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or it prints two lines each time
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
@@ -199,12 +187,8 @@ def allocated(action: Callable[[], object]) -> np.ndarray:
 
 
 def saved_bytes(forward: Callable[[], object], known: set[int]) -> int:
-    """Bytes that autograd keeps of a forward pass, each storage once.
-
-    Args:
-        known: addresses of storages that are there anyway (parameters).
-    """
-    storages: dict[int, torch.UntypedStorage] = {}  # they stay alive, so that no address is used again
+    """Bytes that autograd keeps of a forward pass, each storage once; not those at ``known`` addresses."""
+    storages: dict[int, torch.UntypedStorage] = {}  # kept alive, so that no address is used again
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()

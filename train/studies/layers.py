@@ -39,9 +39,7 @@ LAYERS = (
 )
 BATCH_ON_CPU = 16
 PEAK_S = 0.3  # of measuring each peak
-# Of each layer under the meter, after it has settled, in energy.TIMES parts. NVML's counter moves on up to
-# every 0.1 s: what one part misses the next one has, so that their mean is as good as one metering of all.
-METERED_S = 5.0
+METERED_S = 5.0  # of each layer, after it has settled, in energy.TIMES parts
 
 
 def main() -> None:
@@ -76,7 +74,7 @@ class LayerSpec:
 
 
 def parse(text: str) -> LayerSpec:
-    """Take a spec apart, or raise UserError; whether it builds is for :func:`check`."""
+    """Parse a spec, or raise UserError."""
     written, _, sizes = text.rpartition("@")
     try:
         call = ast.parse(written.strip(), mode="eval").body
@@ -95,7 +93,7 @@ def parse(text: str) -> LayerSpec:
 
 
 def build(spec: LayerSpec) -> torch.nn.Module:
-    """The layer, on torch's default device; UserError if there is none, or not with these arguments."""
+    """The layer, on torch's default device; UserError if it does not exist, or not with these arguments."""
     kinds = {name: kind for name, kind in vars(torch.nn).items() if isinstance(kind, type)}
     layers = [name for name, kind in kinds.items() if issubclass(kind, torch.nn.Module) and name != "Module"]
     if spec.name not in layers:
@@ -163,12 +161,11 @@ class Passes:
         return output
 
     def backward(self, output: torch.Tensor) -> None:
-        """The gradients by weights and input; what was there before is replaced, not added to."""
+        """Compute the gradients of weights and input anew."""
         self.drop_gradients()
         output.backward(self.gradient)
 
     def drop_gradients(self) -> None:
-        """Free the gradients that a backward pass has made."""
         self.data.grad = None
         self.layer.zero_grad(set_to_none=True)
 
@@ -179,7 +176,7 @@ class Passes:
 
 
 def measure(study: common.Study, specs: list[LayerSpec], device: torch.device) -> None:
-    """Measure each layer on a device, and the device's peaks."""
+    """Measure the device's peaks and each layer."""
     # Figures of fp32 stand beside the peak of fp32.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     recorder, name = study.recorder, device_name(device)
@@ -190,7 +187,7 @@ def measure(study: common.Study, specs: list[LayerSpec], device: torch.device) -
         recorder.quantity("peaks", name, "idle_w", None, note)
         recorder.find("not_recorded", what=f"power and energy: {note}")
     else:
-        # First of all, as a device that has just worked draws more than an idle one, and warms up for long.
+        # First of all: a device that has just worked draws more than an idle one.
         for used in energy.several(meter, lambda: time.sleep(0.02), METERED_S):
             recorder.quantity("peaks", name, "idle_w", used.watts, f"{note}: {used.note}")
             idle_w += [] if used.watts is None else [used.watts]
@@ -224,7 +221,7 @@ def measure_power(
     metered = energy.several(meter, passes.both, METERED_S)
     if metered[0].watts is None:
         recorder.find("not_recorded", what=f"power and energy: {metered[0].note}")
-    # One metering of the layer beside one of the idle device, so that the spread has the noise of both.
+    # Each beside one of the idle device, so that the spread includes the noise of both.
     for used, idle in zip(metered, cycle(idle_w), strict=False):
         recorder.quantity(case, name, "power_w", used.watts, used.note)
         if used.watts is not None:
