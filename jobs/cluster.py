@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -55,14 +56,14 @@ def queued_jobs(environment: Mapping[str, str]) -> list[tuple[str, str]]:
     return [(job.strip(), comment.strip()) for job, _, comment in rows]
 
 
-def check_accepted(words: Sequence[str], environment: Mapping[str, str], asked: str = "") -> None:
+def check_accepted(words: Sequence[str], environment: Mapping[str, str]) -> None:
     """Refuse a job that Slurm would refuse for good, e.g. for its account."""
     try:
         _ask(["sbatch", "--test-only", *words], environment)
     except UserError as error:
         why = _SBATCH.sub("", str(error))
         if _REFUSAL.search(why):
-            raise UserError(f"Slurm refuses jobs: {why} ({asked or 'no options'})") from None
+            raise UserError(f"Slurm refuses jobs: {why} ({shlex.join(words)})") from None
 
 
 def partition(name: str | None, environment: Mapping[str, str]) -> Partition:
@@ -102,7 +103,6 @@ class Allocation:
     job: str
     nodes: tuple[str, ...]
     cpus: int = 1  # of the job on its first node
-    restarts: int = 0
     nodes_at_start: int = 0  # before any was lost or left out
 
     def less(self, nodes: Iterable[str]) -> "Allocation":
@@ -130,7 +130,6 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation | None:
         nodes=nodes,
         nodes_at_start=len(nodes),
         cpus=(expand_counts(environment.get("SLURM_JOB_CPUS_PER_NODE", "")) or [1])[0],
-        restarts=int(environment.get("SLURM_RESTART_COUNT", "0")),
     )
 
 

@@ -9,7 +9,6 @@ Exit code 0: scaleprof can train here; 1: something that it needs is missing, or
 
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -27,7 +26,7 @@ from jobs.checks import check_site
 from jobs.failures import explain
 from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
-from jobs.loaders import LOADERS, Library
+from jobs.loaders import LOADERS
 from jobs.machine import NO_AMD, TESTED_TORCH, Machine, check_built_for, is_tested, this_machine, versions
 from jobs.site import add_site_flag
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
@@ -45,8 +44,6 @@ _LIBRARIES = (  # name, how one gets it, whether nothing works without it
     ("horovod", "make horovod  (not needed for DDP)", False),
 )
 _TAU_S = 60
-# Of tau-config's tags: what it is for those who do not configure TAU.
-_TAU_PARTS = {"MPI": "MPI", "PYTHON": "Python", "PTHREAD": "threads", "OPENMP": "OpenMP", "CUPTI": "CUPTI"}
 
 
 @dataclass(frozen=True)
@@ -102,24 +99,21 @@ def _libraries(machine: Machine) -> Iterator[Presence]:
 
 def _built_for() -> list[str]:
     """The GPUs that PyTorch is built for; asked in a process of its own, for it takes seconds to load."""
-    return _output([sys.executable, "-c", "import torch; print(*torch.cuda.get_arch_list())"]).split()
+    command = [sys.executable, "-c", "import torch; print(*torch.cuda.get_arch_list())"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
 
 
 def _loaders(machine: Machine) -> Iterator[Presence]:
-    """One for all loaders that need the same."""
-    by_needs: dict[tuple[Library | None, str], list[str]] = {}
     for name, loader in LOADERS.items():
-        by_needs.setdefault((loader.library, loader.on_cpu), []).append(name)
-    for (library, on_cpu), names in by_needs.items():
         detail, remedy = "built in", ""
-        if library is not None:
+        if library := loader.library:
             installed = library.module in machine.libraries
             # Of DALI there is a package for each release of CUDA.
             detail = versions().get(library.package, "of another package" if installed else "not installed")
             remedy = "" if installed else library.install
-        if on_cpu and not machine.gpus:
-            remedy = remedy or f"needs a GPU; on a CPU use {on_cpu}"
-        yield Presence(", ".join(names), not remedy, detail, remedy)
+        if loader.on_cpu and not machine.gpus:
+            remedy = remedy or f"needs a GPU; on a CPU use {loader.on_cpu}"
+        yield Presence(name, not remedy, detail, remedy)
 
 
 def _profilers(machine: Machine) -> Iterator[Presence]:
@@ -141,34 +135,13 @@ def _profilers(machine: Machine) -> Iterator[Presence]:
 
 
 def look_at_tau(environment: Mapping[str, str] = os.environ, gpu: bool = False) -> Presence:
-    """The TAU on the PATH: what it was built with, and whether it can profile a Python that does nothing."""
-    program = shutil.which("tau_exec", path=environment.get("PATH"))
-    if program is None:
+    """The TAU on the PATH, and whether it can profile a Python that does nothing."""
+    if not shutil.which("tau_exec", path=environment.get("PATH")):
         return Presence("tau_exec", False, "not on the PATH", tool("tau").install)
-    config = str(Path(program).with_name("tau-config"))
-    tags = _output([config, "--list-options"]).strip().split(",")
-    settings = dict(line.split("=", 1) for line in _output([config]).splitlines() if "=" in line)
-    names = {
-        **_TAU_PARTS,
-        "PYTHON": _output([settings.get("PYTHONINT", ""), "--version"]).strip() or "Python",
-    }
-    parts = [name for tag, name in names.items() if tag in tags]
-    header = Path(settings.get("TAUROOT", "")) / "include" / "TAU.h"
-    text = header.read_text(errors="replace") if header.is_file() else ""
-    version = re.findall(r'^#define TAU_VERSION "?([^"\n]*)', text, re.MULTILINE)
-    tried = {"this Python": _try_tau(["-c", "import pytau"], Options(gpu=gpu), environment)}
-    if serves := not tried["this Python"]:
-        tried["profile_mode python"] = _try_tau(["-c", "pass"], Options("python", gpu=gpu), environment)
-    answers = [f"{what}: {why or 'works'}" for what, why in tried.items()]
-    detail = "; ".join([f"TAU {(*version, '')[0]} ({', '.join(parts)})", *answers])
-    return Presence("tau_exec", serves, detail, "" if serves else tool("tau").install)
-
-
-def _output(command: Sequence[str]) -> str:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=_TAU_S, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
+    if why := _try_tau(["-c", "import pytau"], Options(gpu=gpu), environment):
+        return Presence("tau_exec", False, why, tool("tau").install)
+    why = _try_tau(["-c", "pass"], Options("python", gpu=gpu), environment)
+    return Presence("tau_exec", True, f"works; profile_mode python: {why or 'works'}")
 
 
 def _try_tau(arguments: Sequence[str], options: Options, environment: Mapping[str, str]) -> str:

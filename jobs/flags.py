@@ -4,9 +4,8 @@ import argparse
 from collections.abc import Callable, Iterable, Sequence
 from typing import get_args
 
-from jobs.run import Run, make_run
+from jobs.run import Run, literal_options, make_run, model_names
 from jobs.run_fields import as_text, parse_value, wrong_values
-from jobs.validation import literal_options, model_names
 from profiling.arguments import Parser, with_values
 from profiling.errors import Mistakes, UserError
 from profiling.whole_file import file_to_write

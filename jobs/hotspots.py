@@ -120,24 +120,25 @@ def _done(sweep_run: SweepRun, directory: Path) -> bool:
 
 def hottest(kernels: "pa.Table", top: int) -> list[str]:
     """The short names of the model's kernels that take most time, the longest first."""
-    spent: dict[str, int] = {}
-    for row in kernels.to_pylist():
-        if row["class"] not in schemas.APART and row["duration_ns"] is not None:
-            spent[row["short_name"]] = spent.get(row["short_name"], 0) + row["duration_ns"]
-    return sorted(spent, key=lambda name: (-spent[name], name))[:top]
+    frame = kernels.to_pandas()
+    spent = (
+        frame[~frame["class"].isin(schemas.APART)].groupby("short_name", observed=True)["duration_ns"].sum()
+    )
+    return [str(name) for name in spent.sort_values(ascending=False, kind="stable").index[:top]]
 
 
 def tools_for(on_gpu: bool, capability: tuple[int, int] | None) -> list[str]:
-    """The tools that are here and can read the device's counters, the best first; of others why not."""
-    able = ["vtune"]
-    if on_gpu:
-        oldest = tool("ncu").oldest_gpu or (0, 0)
-        ncu = ["ncu"] if capability is None or capability >= oldest else []
-        able = [*ncu, *(["nvprof"] if capability is None or capability <= _NVPROF_TO else [])]
-    absent = [name for name in able if not shutil.which(tool(name).program)]
-    for name in absent:
-        _say(f"{name} missing: {tool(name).install}")
-    return [name for name in able if name not in absent]
+    """The tools that are here and can read the device's counters, the best first."""
+    here = []
+    for name in ("ncu", "nvprof") if on_gpu else ("vtune",):
+        oldest, newest = tool(name).oldest_gpu or (0, 0), _NVPROF_TO if name == "nvprof" else (99, 0)
+        if capability is not None and not oldest <= capability <= newest:
+            continue
+        if shutil.which(tool(name).program):
+            here.append(name)
+        else:
+            _say(f"{name} missing: {tool(name).install}")
+    return here
 
 
 def counted(run: Run, counter: str, names: Sequence[str]) -> Run:
@@ -155,15 +156,12 @@ def pattern_of(names: Sequence[str], whole: bool) -> str:
     ncu searches it in the function's name without namespace and arguments, which is to match ``whole``:
     ``vectorized_elementwise_kernel`` is no ``elementwise_kernel``. nvprof finds names that contain one.
     """
-    functions = dict.fromkeys(re.sub(r"\W.*", "", name.rpartition("::")[2]) for name in names)
+    functions = [re.sub(r"\W.*", "", name.rpartition("::")[2]) for name in names]
     before, after = ("^(", ")$") if whole else ("", "")
-    chosen = ""
-    for function in filter(None, functions):
-        longer = f"{chosen}|{function}" if chosen else function
-        if len(before + longer + after) > _LONGEST:
-            break
-        chosen = longer
-    return before + chosen + after if chosen else ""
+    chosen = list(dict.fromkeys(filter(None, functions)))
+    while len(before + "|".join(chosen) + after) > _LONGEST:
+        chosen.pop()
+    return before + "|".join(chosen) + after if chosen else ""
 
 
 if __name__ == "__main__":

@@ -14,8 +14,7 @@ from urllib.parse import quote, unquote
 
 from pydantic import TypeAdapter, ValidationError
 
-from jobs.run import Role, Run, make_run
-from jobs.validation import literal_options, problems_of
+from jobs.run import Role, Run, literal_options, make_run, problems_of
 from profiling.errors import UserError, did_you_mean
 
 ROLES: Mapping[str, Role] = {

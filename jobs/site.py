@@ -21,8 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 
 from jobs.cluster import cluster_name
 from jobs.flags import make_parser
-from jobs.run import Run
-from jobs.validation import problems_of
+from jobs.run import Run, problems_of
 from profiling import yaml_text
 from profiling.arguments import with_values
 from profiling.errors import Mistakes, UserError, did_you_mean, run_command

@@ -28,8 +28,6 @@ _DRY_RUN = "--dry-run"
 SWEEP_SCRIPT = ROOT / "slurm/sweep.sh"
 # Variables that the user has chosen a way to submit by, which a second submission needs as well.
 _AS_BEFORE = (CHOOSE, "LAUNCHER", "PYTHON", "AT_ONCE", "CHECK")
-# sbatch's options of what Slurm may refuse; each is a variable, too: SBATCH_ACCOUNT.
-_OPTIONS = {"partition": ["-p"], "account": ["-A"], "qos": ["-q"], "reservation": list[str]()}
 
 # Starts a job of these words of sbatch, with these variables; what it is to the user; returns its id.
 Start = Callable[[Sequence[str], Mapping[str, str], str], str]
@@ -55,8 +53,7 @@ def main() -> int:
         refuse([*check_modules(site, os.environ), *check_mpi(site, os.environ)])
     sweep.announce(request, site)
     options = [*sbatch_words(site), *words.of_sbatch]
-    asked = asked_of_sbatch(options)
-    launcher = Slurm.open(site.model_copy(update={"partition": asked.get("partition")}), os.environ)
+    launcher = Slurm.open(site.model_copy(update={"partition": partition_of(options)}), os.environ)
     # From within a job, too, others are submitted.
     execution = request.execution(replace(launcher, allocation=None).planned(), arguments)
     planned = plan(execution, request.sweep_runs, checked)
@@ -69,8 +66,7 @@ def main() -> int:
         print(f"{request.directory}: to do: 0, done: {len(planned.possible)}")
         return EXIT_DONE
     if checked:
-        named = ", ".join(f"{name} {value!r}" for name, value in asked.items())
-        check_accepted([*options, f"--nodes={max(counts)}", str(SWEEP_SCRIPT)], os.environ, named)
+        check_accepted([*options, f"--nodes={max(counts)}", str(SWEEP_SCRIPT)], os.environ)
     variables = {CHOOSE: arguments.site} if arguments.site else {}
     if words.dry_run:  # what is printed may be typed in another shell
         of_jobs = (CHOOSE, "LAUNCHER", "PYTHON")
@@ -90,23 +86,18 @@ def main() -> int:
 
 def read_words(words: Sequence[str]) -> Words:
     """``CONFIG [options of sbatch] [-- options of jobs.sweep]``."""
-    if words[:1] == [_DRY_RUN]:
-        words = [*words[1:2], _DRY_RUN, *words[2:]]
-    if not words or words[0] == _DRY_RUN:
+    config, *rest = [word for word in words if word != _DRY_RUN] or [""]
+    if not config:
         raise UserError("no sweep file: slurm/submit.sh CONFIG")
-    config, *rest = words
     at = rest.index("--") if "--" in rest else len(rest)
     of_sbatch, of_sweep = rest[:at], rest[at + 1 :]
     for word in of_sbatch:
         name = word.partition("=")[0]
         if name == "--nodes" or name.startswith("-N"):
             raise UserError(f"{word}: each job has the nodes of its runs; to choose: -- --only nodes=1,2")
-        if name in set(sweep.parser().flags) - {_DRY_RUN, "-h", "--help"}:
+        if name in sweep.parser().flags:
             raise UserError(f"{name} is an option of jobs.sweep: write it after -- (see slurm/submit.sh)")
-        if word.endswith((".yaml", ".yml")):
-            raise UserError(f"one sweep file at a time: {config}, then {word}")
-    of_sbatch, of_sweep = ([word for word in of if word != _DRY_RUN] for of in (of_sbatch, of_sweep))
-    return Words(config, of_sbatch, of_sweep, _DRY_RUN in rest)
+    return Words(config, of_sbatch, of_sweep, _DRY_RUN in words)
 
 
 def as_submitted(words: Words, environment: Mapping[str, str]) -> str:
@@ -117,12 +108,12 @@ def as_submitted(words: Words, environment: Mapping[str, str]) -> str:
     return " ".join([*chosen, command])
 
 
-def asked_of_sbatch(options: Sequence[str]) -> dict[str, str]:
-    """The partition, account, QOS and reservation that jobs ask for; what is typed counts first."""
+def partition_of(options: Sequence[str]) -> str | None:
+    """The partition that jobs ask for; what is typed counts first."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name, short in _OPTIONS.items():
-        parser.add_argument(*short, f"--{name}", default=os.environ.get(f"SBATCH_{name.upper()}"))
-    return {name: value for name, value in vars(parser.parse_known_args(options)[0]).items() if value}
+    parser.add_argument("-p", "--partition", default=os.environ.get("SBATCH_PARTITION"))
+    chosen: str | None = parser.parse_known_args(options)[0].partition
+    return chosen
 
 
 class AlreadyQueued(UserError):

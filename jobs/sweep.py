@@ -28,11 +28,10 @@ from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import Launcher
 from jobs.processes import TimeIsUp, stopped_in_order
-from jobs.run import NO_HOROVOD, has_horovod, in_place_of_horovod
+from jobs.run import NO_HOROVOD, check_models, has_horovod, in_place_of_horovod
 from jobs.site import NO_SITE, Site, add_site_flag, find_site, shell_commands
 from jobs.store import summary_of, this_owner
 from jobs.sweep_file import Excluded, Order, Sweep, SweepRun, choose, read_sweep, where_in
-from jobs.validation import check_models
 from profiling.arguments import Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, Interrupted, run_command
 

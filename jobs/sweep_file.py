@@ -14,10 +14,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from jobs import program
-from jobs.loaders import LOADERS
-from jobs.run import Profile, Run, Value, make_run
+from jobs.run import Place, Problem, Profile, Run, Value, make_run, problems_of
 from jobs.run_fields import as_text, format_id, id_fields, is_own, parse_value, wrong_values
-from jobs.validation import Place, Problem, problems_of
 from profiling import yaml_text
 from profiling.errors import Mistakes, UserError, did_you_mean, did_you_mean_file
 
@@ -128,7 +126,6 @@ def _problems_of_sweep(values: Mapping[str, Any]) -> Iterator[Problem]:
     others = [str(name) for name in fields if name != "program"]
     for template in _as_list(fields.get("program", [])):
         yield from _raised(("run", "program"), program.check_template, template, others)
-    yield from _problems_of_data(fields)
     known = dict.fromkeys((*Run.model_fields, "world_size", *fields))
     for index, rule in enumerate(rules if isinstance(rules, list) else []):
         when = rule.get("when") if isinstance(rule, dict) else None
@@ -149,18 +146,6 @@ def _raised(place: Place, check: Callable[..., None], *arguments: Any) -> Iterat
     except UserError as error:
         for line in error.lines if isinstance(error, Mistakes) else [str(error)]:
             yield Problem(place, line)
-
-
-def _problems_of_data(fields: Mapping[Any, Any]) -> Iterator[Problem]:
-    """Data that no loader of the sweep reads: those that were meant would not be measured."""
-    loaders = _as_list(fields.get("loader", Run.model_fields["loader"].default))
-    if "program" in fields or fields.get("data") is None or set(loaders) - LOADERS.keys():
-        return
-    if not any(LOADERS[loader].reads_data for loader in loaders):
-        reading = ", ".join(name for name, kind in LOADERS.items() if kind.reads_data)
-        yield Problem(
-            ("run", "data"), f"data has no effect: loader synthetic reads none; loader: one of {reading}"
-        )
 
 
 def _problems_of_values(name: str, values: Any, own: bool) -> Iterator[Problem]:
@@ -245,8 +230,6 @@ def expand(sweep: Sweep, where: str = "") -> tuple[list[SweepRun], list[Excluded
             excluded += [Excluded(sweep_run, reason) for sweep_run in repeated]
     if wrong:
         raise Mistakes(wrong)
-    if len({sweep_run.id for sweep_run in sweep_runs}) < len(sweep_runs):
-        raise UserError(f"{where}: a field of `run:` has the same value twice")
     return sweep_runs, excluded
 
 

@@ -56,5 +56,5 @@ def test_an_allocation_is_read_from_the_environment():
         "SLURM_RESTART_COUNT": "2",
     }  # fmt: skip
     found = read_allocation(environment)
-    assert found == Allocation("7", ("n1", "n2", "n3"), 16, 2, nodes_at_start=3)
+    assert found == Allocation("7", ("n1", "n2", "n3"), 16, nodes_at_start=3)
     assert read_allocation({}) is None

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.flags import add_run_flags, make_parser, run_from_flags, to_flags
-from jobs.run import Run, make_run
+from jobs.run import Run, literal_options, make_run
 from jobs.run_fields import (
     ID_FIELDS,
     OUTSIDE_FIELDS,
@@ -20,7 +20,6 @@ from jobs.run_fields import (
     parse_id,
     repetition_of,
 )
-from jobs.validation import literal_options
 from profiling.errors import UserError
 from profiling.tools import tool
 

@@ -83,14 +83,6 @@ def test_an_only_that_chooses_nothing_says_what_there_is(sweep_file, only, says)
         choose(read_sweep(sweep_file(rule)), ["nodes=1"], "f")
 
 
-@pytest.mark.parametrize("loader", ["", ", loader: synthetic"])
-def test_data_that_no_loader_reads_are_refused(sweep_file, loader):
-    """They were meant to be read: a path with a typing error would not be noticed."""
-    with pytest.raises(Mistakes, match="line 1: data has no effect: loader synthetic"):
-        read_sweep(sweep_file(f"run: {{data: /data/nothere{loader}}}"))
-    assert read_sweep(sweep_file("run: {data: /data/nothere, loader: [synthetic, pytorch]}"))
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -28,7 +28,7 @@ MISTAKES = {
     "jobs.doctor x": "unexpected argument: x ",
     "jobs.doctor --x": "unknown flag --x; one of: -h, --help, --format, --site",
     "jobs.commands scald": "unknown command 'scald'; did you mean 'scaled'?",
-    "analysis.scaled": "missing argument: DIR (see --help)",
+    "analysis.batches": "missing argument: DIR (see --help)",
     "analysis.scaled one={here}/a 2=x": "with its number of ranks",
     "analysis.scaled {here}/emty": "emty does not exist; did you mean '",
     # What follows depends on whether the project's folder holds results, as after `make demo`.
