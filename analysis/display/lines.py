@@ -33,7 +33,7 @@ from analysis.display.plots import (
 from jobs.run_fields import FACTOR
 
 MOST_COLOURS = 8  # as many as readers tell apart, the colour-blind and in print too
-DASHES = ("solid", "dash", "dot")
+DASHES = ("solid", "dash", "dashdot")  # dotted is ideal scaling
 MOST_PANELS = 4  # beside each other, or below each other
 MOST_LINES = 12  # in a panel
 _MOST_IDEAL = 6  # lines that have an ideal line each
@@ -324,7 +324,7 @@ def _ideal(
     look: dict[str, Any] = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
     if axes.y == EFFICIENCY.y:
         xs = sorted({x for trace in traces for x in trace["x"]})
-        look |= {"name": "ideal", "line": {"dash": "dash", "color": GREY, "width": 1.5}}
+        look |= {"name": "ideal", "line": {"dash": "dot", "color": GREY, "width": 1.5}}
         return [{"x": xs, "y": [100] * len(xs), **look, **on} for on in panels]
     drawn = [
         trace for trace in traces if len(trace["x"]) > 1 and not {"band", "members"} & set(trace["meta"])
@@ -336,7 +336,7 @@ def _ideal(
             "x": trace["x"],
             "y": [trace["y"][0] * x / trace["x"][0] for x in trace["x"]],
             "name": f"{trace['name']}, ideal",
-            "line": {"dash": "dash", "color": trace["line"]["color"], "width": 1.5},
+            "line": {"dash": "dot", "color": trace["line"]["color"], "width": 1.5},
             **look, **{key: trace[key] for key in ("xaxis", "yaxis", "meta", "legendgroup")},
         }
         for trace in drawn
@@ -348,7 +348,13 @@ def _ideal(
 
 
 def stacked(
-    points: pd.DataFrame, encoding: Encoding, colours: Mapping[str, str], title: str, of: str, name: Name
+    points: pd.DataFrame,
+    encoding: Encoding,
+    colours: Mapping[str, str],
+    title: str,
+    of: str,
+    name: Name,
+    names: Mapping[str, str] | None = None,
 ) -> Figure:
     """What each part takes, by number of ranks; parts below 0 go down.
 
@@ -357,6 +363,7 @@ def stacked(
             ``facts``, the level of each factor, which the filters look at.
         of: what the axis says.
         name: of a level of a factor.
+        names: of parts, if they are not called so.
     """
     facts = points["facts"].tolist()
     traces: list[dict[str, Any]] = []
@@ -368,7 +375,7 @@ def stacked(
         # the means of the parts add up to that of the totals.
         here = here.dropna(subset=parts, how="all").fillna(dict.fromkeys(parts, 0.0))
         for part in parts:
-            words = part.replace("_", " ")
+            words = (names or {}).get(part, part.replace("_", " "))
             trace, _ = _mean(here, here[part], words, of)
             new = all(one["name"] != words for one in traces)
             bar: dict[str, Any] = {

@@ -269,7 +269,12 @@ def bars_across(name: str, labels: Iterable[str], values: Values, colour: str, h
 
 
 def parts(
-    points: pd.DataFrame, colours: Mapping[str, str], title: str, unit: str = "ms", of: str = "ms per step"
+    points: pd.DataFrame,
+    colours: Mapping[str, str],
+    title: str,
+    unit: str = "ms",
+    of: str = "ms per step",
+    names: Mapping[str, str] | None = None,
 ) -> Figure:
     """What each part of a batch takes, a bar a configuration; parts below 0 go to the left.
 
@@ -278,10 +283,11 @@ def parts(
             are left out), ``label, facts``.
         colours: :data:`STAGE_COLOURS` or :data:`PART_COLOURS`.
         unit, of: how columns end, and what the axis says.
+        names: of parts, if they are not called so.
     """
     labels, traces = points["label"].astype(str).tolist(), []
     for part, colour in colours.items():
-        column, words = f"{part}_{unit}", part.replace("_", " ")
+        column, words = f"{part}_{unit}", (names or {}).get(part, part.replace("_", " "))
         if column in points and is_drawn(points[column]):
             trace = bars_across(words, labels, points[column], colour, f"{words}: %{{x:.1f}} {of}")
             traces.append(trace | {"customdata": points["facts"].tolist()})

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.diagnosis.evidence import Evidence
+from analysis.diagnosis.evidence import PARTS, Evidence
 from analysis.display import lines, plots
 from analysis.display.lines import caption, encode, stacked
 from analysis.display.metrics import FACTORS, Metric, Rows, records
@@ -31,6 +31,8 @@ from jobs.run_fields import FACTOR
 from profiling.errors import UserError
 
 SIZE = ("nodes", "gpus_per_node", "world_size")
+# Parts of a step, and stages, as the opening calls them.
+NAMES = {part: words["name"] for part, words in PARTS.items() if part != "backward"}
 
 # --- configurations and their names ---
 
@@ -326,7 +328,7 @@ def bar_chart(
     # Of a trace the nodes are not known.
     sized = {"nodes", "gpus_per_node"} <= set(points) and points["nodes"].notna().all()
     if len(points) <= MOST_BARS or not sized:
-        return Chart(id, plots.parts(points, colours, title, unit=unit, of=of))
+        return Chart(id, plots.parts(points, colours, title, unit=unit, of=of, names=NAMES))
     facts = points["facts"].tolist()
     factors = [name for name in facts[0] if name not in ("nodes", "gpus_per_node")]
     encoding = encode(facts, context.by_effect(factors), are_bars=True)
@@ -334,7 +336,7 @@ def bar_chart(
     columns = {part: points[f"{part}_{unit}"] for part in colours if f"{part}_{unit}" in points}
     ranks = points["nodes"] * points["gpus_per_node"]
     by_part = pd.DataFrame({**columns, "ranks": ranks, "facts": points["facts"]})
-    figure = stacked(by_part, encoding, colours, title, of, _name)
+    figure = stacked(by_part, encoding, colours, title, of, _name, NAMES)
     return Chart(id, figure, caption(encoding, spread="error bars"))
 
 

@@ -17,6 +17,7 @@ from analysis.frames.study import Source
 from analysis.measures import anatomy, scaled, traced
 from analysis.published.explain import explain
 from analysis.report.base import (
+    NAMES,
     Content,
     Context,
     SectionKind,
@@ -118,7 +119,7 @@ def _scaling(context: Context) -> Content:
     # Bars of one label would be stacked.
     several = scales["world_size"].duplicated().any()
     bars = named(scales, ["world_size", *(["run"] if several else [])], [])
-    chart = Chart("traced-scaling", plots.parts(bars, plots.PART_COLOURS, "Parts of a step"))
+    chart = Chart("traced-scaling", plots.parts(bars, plots.PART_COLOURS, "Parts of a step", names=NAMES))
     parts = enumerate(traced.tables(context.once(traced.jobs, context.study)))
     return Content("", [chart], {f"traced-scaling-{number}": part for number, part in parts})
 

