@@ -7,7 +7,7 @@
 
 All recorded launches count, as in nvprof's summary, also those of warmup; analysis.kernels leaves it out.
 For a table that holds only the first rows of its summaries
-(``gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel``) the printed percentages are used.
+(gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel) the printed percentages are used.
 """
 
 import argparse

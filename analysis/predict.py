@@ -8,7 +8,7 @@
 One row per configuration and number of ranks. Predictions assume the same software, and a network that
 behaves as measured.
 
-``_low`` and ``_high`` are the range over all curves, or allreduce algorithms, that fit the measurements, with
+_low and _high are the range over all curves, or allreduce algorithms, that fit the measurements, with
 the spread of steps, allreduces and runs. It is not a 95 % confidence interval: limits that begin beyond the
 measured number of ranks (shared links, another switch) are not included
 (benchmarks/results/prediction_coverage.md has the measured coverage). A configuration that the data do not

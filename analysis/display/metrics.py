@@ -262,9 +262,6 @@ def columns(metrics: Iterable[Metric], *names: str) -> list[Metric]:
     return [by_name[name] for name in names or by_name]
 
 
-picked = columns
-
-
 def filled(some: Iterable[Metric], rows: Rows) -> list[Metric]:
     """The columns in which a row has something."""
     return [one for one in some if any(one.printed(row) not in ("", "-") for row in rows)]

@@ -14,7 +14,6 @@ from analysis.display.metrics import (
     Metric,
     columns,
     fields,
-    picked,
     records,
     telling,
 )  # fmt: skip
@@ -69,7 +68,7 @@ COLUMNS = {
     "Columns: run, the fields of the run, repetition, the fields of --by, then the parts of a step:":
     (*LEVELS.values(), *METRICS),
 }  # fmt: skip
-_SUM = "The parts sum to the wall time; overlapped times are not among them."
+_SUM = "The parts sum to the wall time."
 
 
 @measure(COLUMNS)
@@ -136,7 +135,7 @@ def tables(frame: pd.DataFrame, by: Sequence[str] = (), of: str = A_STEP) -> lis
 
 def _with_share(name: str) -> Metric:
     """The column of a part, beside it its share of the wall time: ``12.34 (10 %)``."""
-    (metric,) = picked(METRICS, f"{name}_ms")
+    (metric,) = columns(METRICS, f"{name}_ms")
 
     def printed(row: Mapping[str, Any]) -> str:
         took, wall = row.get(metric.name), row["wall_ms"]

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from analysis.display.metrics import IN_RUN, Metric, columns, filled, names_of, picked, records
+from analysis.display.metrics import IN_RUN, Metric, columns, filled, names_of, records
 from analysis.display.numbers import with_open_ends
 from analysis.display.terminal import Answer, Part
 from analysis.frames.kernel_sums import kernel_sums, query_arrays
@@ -40,8 +40,8 @@ METRICS = (
     BY["kernel"],
     replace(BY["class"], table=False),
     Metric("ms_per_step", "time per step; the interval is over the run's steps", "ms/step", IN_RUN),
-    *picked(kernels.METRICS, "share_pct", "calls_per_step"),
-    *(replace(metric, table=False) for metric in picked(kernels.METRICS, "mean_us")),
+    *columns(kernels.METRICS, "share_pct", "calls_per_step"),
+    *(replace(metric, table=False) for metric in columns(kernels.METRICS, "mean_us")),
     Metric("cpu_s", "CPU time of a function in the whole run, measured by VTune", "CPU\ns"),
     *COUNTED,
     Metric("tensor_cores", "used, not used, or deduced from the kernel's name", text=True),

@@ -19,10 +19,10 @@ from analysis.display.metrics import (
     FIELDS_OF_RUNS,
     Metric,
     Rows,
+    columns,
     fields,
     filled,
     names_of,
-    picked,
     records,
     telling,
 )
@@ -100,7 +100,7 @@ _COUNTS = (
 
 # Of a row without a baseline these say nothing.
 _AGAINST_BASE = [
-    *names_of(picked(_SCALING, "speedup", "scaling_efficiency_pct")), "base_images_per_s", "loss_pct",
+    *names_of(columns(_SCALING, "speedup", "scaling_efficiency_pct")), "base_images_per_s", "loss_pct",
 ]  # fmt: skip
 # Of a group of several world sizes: durations, and what goes with the number of ranks.
 _OF_ONE_SIZE = [
@@ -436,7 +436,7 @@ def _who(some: Rows, group_by: Sequence[str]) -> list[Metric]:
 
 
 def _time_part(own: Rows, group_by: Sequence[str]) -> Part:
-    step, rate, speedup, *others = picked(
+    step, rate, speedup, *others = columns(
         METRICS, "step_ms", "images_per_s", "speedup", "scaling_efficiency_pct", "runs", "warmup_dropped"
     )
     who = [*_who(own, group_by), step, rate.alone]
@@ -468,18 +468,18 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
     ]
     if not scaled:
         return None
-    who = [*_who(own, group_by), *picked(loss.METRICS, "loss_pct")]
+    who = [*_who(own, group_by), *columns(loss.METRICS, "loss_pct")]
     if all(row["loss_compute_pct"] is None for row in scaled):
         # No profiled run tells the parts; every run has stages.
         names = (*BY_STAGES, "wait_data", "wait_host")
-        by_stages = picked(loss.METRICS, *(f"loss_{name}_pct" for name in names))
+        by_stages = columns(loss.METRICS, *(f"loss_{name}_pct" for name in names))
         title = "Loss of scaling efficiency by stage, percentage points"
         return Part(title, scaled, [*who, *by_stages], _LATE)
     names = (*PARTS[:2], *WITHIN["exposed_communication"], *PARTS[2:], "unattributed", "idle_host_bound")
     optional = [f"loss_{name}_pct" for name in (*WITHIN["exposed_communication"], "idle_host_bound")]
     shown = [
         replace(one.alone, cell=one.printed if intervals else None, priority=0 if one.name in optional else 2)
-        for one in picked(loss.METRICS, *(f"loss_{name}_pct" for name in names))
+        for one in columns(loss.METRICS, *(f"loss_{name}_pct" for name in names))
         if one.name not in optional or any(row[one.name] is not None for row in scaled)
     ]
     title = "Loss of scaling efficiency by part of the step, percentage points"
@@ -491,8 +491,8 @@ def _use_part(own: Rows, group_by: Sequence[str]) -> Part | None:
     """Shares of the datasheet's peak, or, where that is not known, of the measured one; None: no figure."""
     of_sheet = any(row.get("peak_tflops_per_s") or row.get("peak_gb_per_s") for row in own)
     beside = "_pct" if of_sheet else "_of_measured_pct"
-    exposed, perturbation = picked(use.METRICS, "exposed_communication_ms", "perturbation")
-    shares = [one.alone for one in picked(use.METRICS, *(f"{name}{beside}" for name in _SHARES))]
+    exposed, perturbation = columns(use.METRICS, "exposed_communication_ms", "perturbation")
+    shares = [one.alone for one in columns(use.METRICS, *(f"{name}{beside}" for name in _SHARES))]
     shares = filled(shares, own)
     others = [exposed, perturbation.alone]
     if not filled([*shares, *others], own):

@@ -78,10 +78,7 @@ STEP_METRICS = (
     ),
 )
 COLUMNS = {"Columns: run, the fields of the run, repetition, then": METRICS, "With --by step:": STEP_METRICS}
-_CAPTION = (
-    "Lateness: how long the other ranks waited for this one; negative: it waited. "
-    "Measured from stages it is a lower bound."
-)
+_CAPTION = "Lateness: how long the other ranks waited for this one; negative: it waited."
 
 
 @measure(COLUMNS)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.display.metrics import FIELDS, IN_RUN, JOB, Metric, columns, names_of, picked
+from analysis.display.metrics import FIELDS, IN_RUN, JOB, Metric, columns, names_of
 from analysis.display.terminal import Answer, Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.divide import PARTS, SPLIT, WITHIN
@@ -25,8 +25,8 @@ _PARTS = tuple(dict.fromkeys(f"{name}_ms" for name in (*PARTS, *GREW)))
 METRICS = (
     JOB,
     FIELDS["world_size"],
-    *picked(batches.METRICS, "steady_steps", "warmup_dropped", "step_ms"),
-    *picked(anatomy.METRICS, "wall_ms", *_PARTS),
+    *columns(batches.METRICS, "steady_steps", "warmup_dropped", "step_ms"),
+    *columns(anatomy.METRICS, "wall_ms", *_PARTS),
     Metric("speedup", "samples per second, relative to the traces with the fewest ranks", "speedup"),
     Metric(
         "scaling_efficiency_pct", "speedup divided by the increase in ranks", "scaling\neff. %", IN_RUN,

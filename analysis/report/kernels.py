@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.metrics import CONFIGURATION, Metric, columns, picked, records
+from analysis.display.metrics import CONFIGURATION, Metric, columns, records
 from analysis.display.plots import GREY
 from analysis.display.terminal import Part
 from analysis.frames.study import Source
@@ -77,7 +77,7 @@ def _foremost(context: Context, rows: pd.DataFrame) -> Source:
 
 def _top_columns(several: bool) -> list[Metric]:
     of_run = [CONFIGURATION] if several else []
-    figures = picked(
+    figures = columns(
         kernels.METRICS, "ms_per_step", "share_pct", "calls_per_step", "mean_us", "gflop_per_step",
         "flops_efficiency_pct", "bandwidth_efficiency_pct",
     )  # fmt: skip
@@ -198,11 +198,11 @@ def _points(placed: pd.DataFrame, roof: Roof) -> pd.DataFrame:
 
 
 def _roof_columns(named_roofs: Sequence[tuple[str, Roof]]) -> list[Metric]:
-    figures = picked(kernels.METRICS, "ms_per_step", "share_pct", "intensity_flop_per_byte", "bound")
+    figures = columns(kernels.METRICS, "ms_per_step", "share_pct", "intensity_flop_per_byte", "bound")
     of_roof = dict(
         zip(
             ("datasheet", "measured"),
-            picked(kernels.METRICS, "roof_pct", "roof_of_measured_pct"),
+            columns(kernels.METRICS, "roof_pct", "roof_of_measured_pct"),
             strict=True,
         )
     )
