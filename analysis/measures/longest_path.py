@@ -18,13 +18,14 @@ from analysis.measures.waits import (
     GAPS,
     HOST,
     KERNEL,
-    TYPES,
     Activities,
     Edges,
     Recorded,
     activities_of,
     edges_of,
     ended_in_time,
+    joined,
+    make_edges,
 )
 
 NEVER = -(1 << 60)  # ns: the length of an edge that is not there
@@ -133,22 +134,6 @@ class _Rank:
     first_call: int
 
 
-@dataclass(frozen=True)
-class JoinedEdges:
-    """Edges between the moments of all ranks, which are numbered in order of time."""
-
-    tail: np.ndarray
-    head: np.ndarray
-    ns: np.ndarray
-    part: np.ndarray
-    activity: np.ndarray
-    rank: np.ndarray
-    across: np.ndarray  # from a collective's last arrival: another rank may have been waited for
-
-
-_TYPES = {**TYPES, "rank": np.int32, "across": np.bool_}
-
-
 class Group:
     """Ranks on one clock: what they recorded, as edges between moments that are numbered in order of time.
 
@@ -176,29 +161,25 @@ class Group:
         arrivals, meeting = self._meetings(recorded, collectives)
         pieces = [*(self._placed(place, one.edges) for place, one in enumerate(recorded)), *meeting]
         every = np.concatenate([*times, np.array(arrivals, np.int64)])
-        edges: dict[str, np.ndarray] = {
-            name: np.concatenate([getattr(one, name) for one in pieces], dtype=kind)
-            for name, kind in _TYPES.items()
-        }
+        edges = vars(joined(pieces))
         del recorded, pieces, meeting, times
         order = np.lexsort((_levels(every, edges["tail"], edges["head"]), every))
         self.times_ns = every[order]
         self.place = np.append(np.argsort(order), -1).astype(np.int32)  # of no moment: -1
-        edges |= {name: self.place[edges[name]] for name in ("tail", "head")}
+        edges = edges | {name: self.place[edges[name]] for name in ("tail", "head")}
         by_head = np.argsort(edges["head"], kind="stable")
-        self.edges = JoinedEdges(**{name: column[by_head] for name, column in edges.items()})
+        self.edges = Edges(**{name: column[by_head] for name, column in edges.items()})
 
-    def _placed(self, rank: int, edges: Edges) -> JoinedEdges:
+    def _placed(self, rank: int, edges: Edges) -> Edges:
         """Edges of a rank, by numbers of the moments of all."""
-        first, count = int(self.first[rank]), len(edges.head)
-        return JoinedEdges(
-            np.where(edges.tail >= 0, edges.tail + first, -1), edges.head + first, edges.ns, edges.part,
-            edges.activity, np.full(count, rank, np.int32), np.zeros(count, bool),
-        )  # fmt: skip
+        first = int(self.first[rank])
+        tail = np.where(edges.tail >= 0, edges.tail + first, -1)
+        of_rank = np.full(len(tail), rank, np.int32)
+        return replace(edges, tail=tail, head=edges.head + first, rank=of_rank)
 
     def _meetings(
         self, recorded: Sequence[_Rank], collectives: Sequence[Shared]
-    ) -> tuple[list[int], list[JoinedEdges]]:
+    ) -> tuple[list[int], list[Edges]]:
         """When the last rank entered each collective, and the edges to and from these moments."""
         arrivals: list[int] = []
         edges = []
@@ -227,18 +208,14 @@ class Group:
 
     def _meeting(
         self, rank: int, mine: Edges, calls: np.ndarray, moment: np.ndarray, lasts: np.ndarray
-    ) -> list[JoinedEdges]:
+    ) -> list[Edges]:
         """Edges of a rank to its collectives' last arrivals and from them; alone it would last as long."""
         first = self.first[rank]
         own = np.flatnonzero((mine.tail % 2 == 0) & (mine.head == mine.tail + 1))
         mine.ns[own[np.searchsorted(mine.activity[own], calls)]] = lasts
-        place = np.full(len(calls), rank)
-        part = np.full(len(calls), COMMUNICATION)
-        none = np.zeros_like(lasts)
-        no, yes = np.zeros(len(calls), bool), np.ones(len(calls), bool)
         return [
-            JoinedEdges(first + 2 * calls, moment, none, part, calls, place, no),
-            JoinedEdges(moment, first + 2 * calls + 1, lasts, part, calls, place, yes),
+            make_edges(first + 2 * calls, moment, 0, COMMUNICATION, calls, rank),
+            make_edges(moment, first + 2 * calls + 1, lasts, COMMUNICATION, calls, rank, across=True),
         ]
 
     def paths(self, what_if: Mapping[str, WhatIf]) -> Iterator[CriticalPath]:
@@ -280,11 +257,11 @@ class Group:
             edges.activity[taken], dict.fromkeys(what_if, end - start) | free,
         )  # fmt: skip
 
-    def _between(self, start: int, end: int, index: int, ends: Sequence[int]) -> tuple[JoinedEdges, int]:
+    def _between(self, start: int, end: int, index: int, ends: Sequence[int]) -> tuple[Edges, int]:
         """The edges of a step, and how many moments it has: from 1, in order of time, the last its end."""
         first, behind = np.searchsorted(self.times_ns, [start, end], side="right").tolist()
         rows = slice(*np.searchsorted(self.edges.head, [first, behind]).tolist())
-        mine = JoinedEdges(**{name: column[rows] for name, column in vars(self.edges).items()})
+        mine = Edges(**{name: column[rows] for name, column in vars(self.edges).items()})
         begun = self.times_ns[mine.tail] + mine.ns - start
         begun = np.where(mine.tail < 0, self.times_ns[mine.head] - start, np.maximum(begun, 0))
         inside = mine.tail >= first
@@ -299,10 +276,9 @@ class Group:
         for one in sink:
             one.head[:] = last
             one.tail[:] = np.where(one.tail >= first, one.tail - first + 1, 0)
-        every = {name: np.concatenate([getattr(one, name) for one in (mine, *sink)]) for name in vars(mine)}
-        return JoinedEdges(**every), last + 1
+        return joined([mine, *sink]), last + 1
 
-    def _last(self, rank: int, index: int, end: int, start: int) -> JoinedEdges:
+    def _last(self, rank: int, index: int, end: int, start: int) -> Edges:
         """From what a rank did last in a step, on each of its chains, to the step's end.
 
         The last of all tells when the rank's step ended; on other chains all had to be done by then.
@@ -322,10 +298,7 @@ class Group:
                 np.append(one, value) for one, value in ((tail, -1), (ns, end - start), (lasts, 0))
             )
             part = np.append(part, GAPS)
-        count = len(tail)
-        return JoinedEdges(
-            tail, np.zeros(count, np.int64), ns, part, lasts, np.full(count, rank), np.zeros(count, bool)
-        )
+        return make_edges(tail, np.zeros(len(tail), np.int64), ns, part, lasts, rank)
 
 
 def _levels(times_ns: np.ndarray, tail: np.ndarray, head: np.ndarray) -> np.ndarray:
@@ -352,7 +325,7 @@ def _on_clock(recorded: Recorded, clock: Clock) -> _Rank:
     return _Rank(activities, edges, batches, activity_of[recorded.calls], recorded.first_call)
 
 
-def _without(edges: JoinedEdges, one: WhatIf) -> np.ndarray:
+def _without(edges: Edges, one: WhatIf) -> np.ndarray:
     """The lengths of edges if something took no time."""
     ns = np.where(np.isin(edges.part, one.parts), np.minimum(edges.ns, 0), edges.ns)
     return np.where(edges.across, NEVER, ns) if one.alone else ns

@@ -386,7 +386,8 @@ class Edges:
         tail, head: moments; a tail of -1: nothing is known to come before.
         ns: length; of an edge without a tail 0, since it takes as long as there is.
         part: a class, or one of the numbers after them.
-        activity: to which the time is charged.
+        activity, rank: to which the time is charged; the rank by its place among those that are joined.
+        across: whether it is from a collective's last arrival: another rank may have been waited for.
     """
 
     tail: np.ndarray
@@ -394,20 +395,19 @@ class Edges:
     ns: np.ndarray
     part: np.ndarray
     activity: np.ndarray
+    rank: np.ndarray
+    across: np.ndarray
 
 
 # A step of many ranks has millions of them.
-TYPES = {"tail": np.int32, "head": np.int32, "ns": np.int64, "part": np.int8, "activity": np.int32}
+_TYPES = {"tail": np.int32, "head": np.int32, "ns": np.int64, "part": np.int8, "activity": np.int32,
+          "rank": np.int32, "across": np.bool_}  # fmt: skip
 
 
 def joined(pieces: Sequence[Edges]) -> Edges:
     """All edges of the pieces."""
-    return Edges(
-        **{
-            name: np.concatenate([getattr(one, name) for one in pieces], dtype=kind)
-            for name, kind in TYPES.items()
-        }
-    )
+    columns = {name: [getattr(one, name) for one in pieces] for name in _TYPES}
+    return Edges(**{name: np.concatenate(columns[name], dtype=kind) for name, kind in _TYPES.items()})
 
 
 def edges_of(activities: Activities, loading: Intervals) -> Edges:
@@ -428,7 +428,7 @@ def edges_of(activities: Activities, loading: Intervals) -> Edges:
         GAPS,
         np.where(_loads(activities.start_ns[begins], loading), LOADING, HOST),
     )
-    return joined([edges, _edges(np.full(len(first), -1), first, 0, part, begins)])
+    return joined([edges, make_edges(np.full(len(first), -1), first, 0, part, begins)])
 
 
 def _loads(at_ns: np.ndarray, loading: Intervals) -> np.ndarray:
@@ -440,10 +440,16 @@ def _loads(at_ns: np.ndarray, loading: Intervals) -> np.ndarray:
     return 2 * covered((begin, at_ns), loading) > at_ns - begin
 
 
-def _edges(
-    tail: np.ndarray, head: np.ndarray, ns: np.ndarray | int, part: np.ndarray | int, activity: np.ndarray
+def make_edges(
+    tail: np.ndarray,
+    head: np.ndarray,
+    ns: np.ndarray | int,
+    part: np.ndarray | int,
+    activity: np.ndarray,
+    rank: int = 0,
+    across: bool = False,
 ) -> Edges:
-    return Edges(tail, head, *np.broadcast_arrays(ns, part, activity, head)[:3])
+    return Edges(tail, head, *np.broadcast_arrays(ns, part, activity, rank, across, head)[:5])
 
 
 # --- starts -------------------------------------------------------------------------------------------
@@ -473,9 +479,9 @@ def _starts_of_kernels(activities: Activities) -> list[Edges]:
     by_stream_ns = np.where(by_stream, start - streamed, 0)
     launched, follows = launch >= 0, stream >= 0
     return [
-        _edges(2 * launch[launched], 2 * rows[launched], by_call_ns[launched], LAUNCHES, rows[launched]),
-        _edges(2 * stream[follows] + 1, 2 * rows[follows], by_stream_ns[follows], GAPS, rows[follows]),
-        _edges(
+        make_edges(2 * launch[launched], 2 * rows[launched], by_call_ns[launched], LAUNCHES, rows[launched]),
+        make_edges(2 * stream[follows] + 1, 2 * rows[follows], by_stream_ns[follows], GAPS, rows[follows]),
+        make_edges(
             2 * other[waited] + 1, 2 * rows[waited], (start - at(activities.end_ns, other))[waited], GAPS,
             rows[waited],
         ),
@@ -501,8 +507,8 @@ def _starts_on_host(activities: Activities, loading: Intervals) -> list[Edges]:
     part = np.where(loads, LOADING, HOST)
     ns = np.where(waited, np.minimum(start - since, usual), start - since)
     return [
-        _edges(2 * before[known] + 1, 2 * rows[known], ns[known], part[known], rows[known]),
-        _edges(
+        make_edges(2 * before[known] + 1, 2 * rows[known], ns[known], part[known], rows[known]),
+        make_edges(
             2 * other[waited] + 1, 2 * rows[waited], (start - at(activities.end_ns, other))[waited], HOST,
             rows[waited],
         ),
@@ -528,8 +534,8 @@ def _ends(activities: Activities) -> list[Edges]:
     returns = np.minimum(activities.end_ns[waiting] - activities.end_ns[kernel], lasts[waiting])
     lasts[waiting] = returns
     return [
-        _edges(2 * every, 2 * every + 1, lasts, part, every),
-        _edges(2 * kernel + 1, 2 * waiting + 1, returns, returning, waiting),
+        make_edges(2 * every, 2 * every + 1, lasts, part, every),
+        make_edges(2 * kernel + 1, 2 * waiting + 1, returns, returning, waiting),
     ]
 
 
