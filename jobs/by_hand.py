@@ -179,19 +179,36 @@ def _write_manifest(
     run: Run, directory: Path, ended: Ended, command: list[str], started: datetime,
     unknown: Sequence[str] = (),
 ) -> Manifest:  # fmt: skip
+    ranks = [tables.rank_directory(directory, rank) for rank in range(run.ranks)]
     if not ended.exit_code:
-        reports = [tables.rank_directory(directory, rank) / store.RANK_REPORT for rank in range(run.ranks)]
         deadline = time.monotonic() + REPORTS_S
-        while not all(path.exists() for path in reports) and time.monotonic() < deadline:
+        while not all((rank / store.RANK_REPORT).exists() for rank in ranks) and time.monotonic() < deadline:
             time.sleep(0.05)
+    run, differ = _common_steps(run, ranks) if run.program and not ended.exit_code else (run, [])
     try:
         repetition = parse_id(directory.resolve().name).repetition
     except UserError:  # the user has named the directory
         repetition = 0
     # This process's own environment is recorded anyway: no launcher of ours added to it.
     manifest = make_manifest(run, repetition, directory, ended, command, {}, started, ROOT, unknown)
+    manifest.findings.extend(differ)
     store.write_record(directory / store.MANIFEST, manifest)
     return manifest
+
+
+def _common_steps(run: Run, ranks: Sequence[Path]) -> tuple[Run, list[Finding]]:
+    """Leave out the last steps, which not every rank has done (``torch.distributed.algorithms.join``)."""
+    try:
+        steps = [tables.read(rank, "batches") for rank in ranks]
+    except UserError:
+        return run, []  # the run does not count
+    least, most = min(map(len, steps)), max(map(len, steps))
+    if not 0 < least < most:
+        return run, []
+    for rank, rows in zip(ranks, steps, strict=True):
+        tables.write(rows.slice(0, least), rank, "batches")
+    finding = Finding("steps_differ", data={"least": least, "most": most})
+    return run.model_copy(update={"batches": least}), [finding]
 
 
 # --- a watched program ----------------------------------------------------------------------------------
