@@ -147,11 +147,7 @@ def _peaks(
 
 
 def waited_s() -> float | None:
-    """How long the threads of this process have been ready to run without a core; None: it is not known.
-
-    A load average is the whole host's, also of cores that a container does not have, and counts the ranks
-    that measure.
-    """
+    """How long the threads of this process have waited for a core; None: not known."""
     waits = []
     for path in _TASKS.glob("*/schedstat"):
         with suppress(OSError):  # the thread has ended

@@ -31,8 +31,7 @@ _DESCRIPTION = "dataset.json"
 def picture(index: int, label: int, classes: int, seed: int) -> bytes:
     """A photo-like JPEG of about 100 KB; its colour and its shape tell its class.
 
-    Clouds of several sizes stand for a photo's statistics (power falls with frequency), so that decoding
-    costs what a photo's does.
+    Noise of several sizes has a photo's statistics, so that decoding costs as much.
     """
     from PIL import Image, ImageDraw
 

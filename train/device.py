@@ -1,8 +1,8 @@
 """A rank's device, its name and threads, and the processors and network cards near it.
 
-What is near what the kernel has in /sys: a PCI device's processors (local_cpulist) and its place in the tree
-of bridges. Where it has nothing (a virtual machine, macOS), or where all is equally near, nothing is bound.
-NCCL finds the nearest card of those it may use by itself; UCX is told here.
+/sys has a PCI device's processors (local_cpulist) and its place in the tree of bridges. Where it has none (a
+virtual machine, macOS), or all are equally near, nothing is bound. NCCL finds the nearest card by itself; UCX
+is told here.
 """
 
 import math
@@ -23,8 +23,7 @@ from train.world import World
 
 SYS = Path("/sys")
 UCX_CARDS = "UCX_NET_DEVICES"
-# How a lack of memory shows where it is no MemoryError or torch.OutOfMemoryError: PyTorch's allocator of the
-# CPU, C++, the kernel (of a thread), oneDNN, Python (of a thread), cuBLAS and cuDNN.
+# A lack of memory in the words of PyTorch's CPU allocator, C++, the kernel, oneDNN, Python, cuBLAS and cuDNN.
 _OUT_OF_MEMORY = (
     "can't allocate memory", "defaultcpuallocator", "bad_alloc", "out of memory", "cannot allocate memory",
     "could not create a memory", "resource temporarily unavailable", "can't start new thread", "alloc_failed",
@@ -64,7 +63,7 @@ def choose_device(run: Run, world: World) -> torch.device:
 
 
 def set_kernels(run: Run, device: torch.device) -> None:
-    """Have cuDNN choose its kernels as the run says; sizes are constant, so that it chooses once."""
+    """Have cuDNN choose its kernels as the run says."""
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = run.cudnn_benchmark
 
@@ -85,16 +84,13 @@ def set_threads(run: Run, device: torch.device, world: World) -> None:
 
 
 def device_name(device: torch.device) -> str:
-    """What results call a device: "cpu", or the GPU's name, with its memory where several boards share it.
-
-    "NVIDIA H100" is what SXM5 boards of 64, 94 and 96 GB are called; that of 80 GB names its memory itself.
-    """
+    """A device's name in results: "cpu", or the GPU's; of "NVIDIA H100" (64, 94 or 96 GB) with its memory."""
     if device.type != "cuda":
         return "cpu"
     name = torch.cuda.get_device_name(device)
     if name != "NVIDIA H100":
         return name
-    # What ECC and the driver keep for themselves is not told: some hundred MB.
+    # Rounded up: ECC and the driver keep some hundred MB.
     return f"{name} {math.ceil(torch.cuda.get_device_properties(device).total_memory / 2**30)}GB"
 
 
@@ -122,10 +118,9 @@ class Place:
 
 
 def bind_near(device: torch.device, environment: MutableMapping[str, str], sys: Path = SYS) -> Place:
-    """Bind this process to what is nearest to its GPU; must come before threads and connections are made.
+    """Bind this process, and ``UCX_NET_DEVICES`` in ``environment``, to what is nearest to its GPU.
 
-    Args:
-        environment: of this process; ``UCX_NET_DEVICES`` is narrowed where it names several cards.
+    Must come before threads and connections are made.
     """
     address = pci_address(device)
     if not address:

@@ -1,4 +1,4 @@
-"""The end of a rank's process: at once where it would wait for ranks that do not know of its failure."""
+"""The end of a rank's process, which must not wait for ranks that do not know of its failure."""
 
 import atexit
 import os

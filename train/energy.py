@@ -1,8 +1,7 @@
-"""Energy of timed batches, and power of what is repeated, by counters of GPUs (NVML) and processors (RAPL).
+"""Energy of the timed steps, and power of a repeated action, by counters of GPUs (NVML) and CPUs (RAPL).
 
-Counters add up energy by themselves: one reading before the first batch and one after the last say all, and
-cost the batches nothing. A GPU's counter is its rank's; the processors' are the node's, whose first rank
-(local rank 0) reads them. Where there is no meter, the reason is kept.
+Counters are read before the first step and after the last. A GPU's counter is its rank's; the processors' are
+the node's, read by local rank 0. Where there is no meter, the reason is kept.
 """
 
 import math
@@ -30,19 +29,12 @@ TIMES = 5  # an action is metered, one time after the other: how much these diff
 
 @dataclass(frozen=True)
 class Used:
-    """What a rank's meters counted from before the first batch to after the last.
-
-    Attributes:
-        seconds: between the two readings.
-        device_j: of its GPU (with backend dp all that it drives), whole boards, joules; None: not known.
-        processors_j: of all processor packages of the node; None: not known, or not this rank's to say.
-        why_not: why a figure is not there, a line each.
-    """
+    """What a rank's meters counted from before the first step to after the last."""
 
     seconds: float = 0.0
-    device_j: float | None = None
-    processors_j: float | None = None
-    why_not: list[str] = field(default_factory=list)
+    device_j: float | None = None  # of its GPU (with backend dp of all that it drives), whole boards
+    processors_j: float | None = None  # of all processor packages of the node, by local rank 0
+    why_not: list[str] = field(default_factory=list)  # why a figure is missing, a line each
 
     @property
     def findings(self) -> list[Finding]:
@@ -53,13 +45,10 @@ class Used:
 
 
 class Meters:
-    """A rank's meters: :meth:`start` before what is metered, :meth:`stop` after it.
-
-    A meter that fails costs its figure, and not what is metered: neither raises, ``why_not`` says it.
+    """A rank's meters: :meth:`start` before what is metered, :meth:`stop` after it; neither raises.
 
     Args:
-        device: joules that its GPU has used since some moment (NaN: it does not tell any more), or why that
-            is not known; None: it has none.
+        device: reads the joules of its GPU (NaN: it failed), or why there is no counter; None: no GPU.
         processors: the node's counters, or why there are none; None: another rank reads them.
     """
 
@@ -118,7 +107,7 @@ def open_meters(
 
 
 def gpu_energy(device: torch.device) -> Callable[[], float] | str:
-    """What reads the joules that a GPU has used since its driver was loaded; why not, before Volta."""
+    """What reads the joules of a GPU since its driver was loaded; before Volta, why there is none."""
     import pynvml
 
     # NVML numbers all GPUs, PyTorch those of CUDA_VISIBLE_DEVICES; this is the same to both.
@@ -126,11 +115,7 @@ def gpu_energy(device: torch.device) -> Callable[[], float] | str:
 
 
 def nvml_counter(nvml: Any, uuid: str) -> Callable[[], float] | str:
-    """What reads a GPU's joules (NaN: it cannot any more); or why none can.
-
-    Args:
-        nvml: the module ``pynvml``, or what acts like it.
-    """
+    """What reads a GPU's joules by ``nvml``, the module ``pynvml`` (NaN: it failed); or why there is none."""
     try:
         nvml.nvmlInit()
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
@@ -142,7 +127,7 @@ def nvml_counter(nvml: Any, uuid: str) -> Callable[[], float] | str:
         try:
             return nvml.nvmlDeviceGetTotalEnergyConsumption(handle) * _MILLI
         except nvml.NVMLError:
-            return math.nan  # a meter that fails must not cost the run
+            return math.nan
 
     return reading
 
@@ -180,11 +165,10 @@ class Rapl:
     """Energy of processor packages, from counters that wrap around.
 
     Attributes:
-        unambiguous_s: what a counter takes at least to wrap around: two readings tell nothing after longer.
+        unambiguous_s: the least time in which a counter wraps around.
 
     Raises:
-        OSError: they may not be read.
-        ValueError: they hold no numbers.
+        OSError, ValueError: they may not be read, or hold no numbers.
     """
 
     def __init__(self, packages: Sequence[Path]) -> None:
@@ -218,18 +202,12 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class Metered:
-    """Mean power while an action was repeated.
+    """Mean power while an action was repeated, after it has settled."""
 
-    Attributes:
-        watts: mean over time; None: the meter failed.
-        seconds: that so many calls took, those of settling not included.
-        note: how it was measured, or why it was not.
-    """
-
-    watts: float | None
+    watts: float | None  # None: the meter failed
     seconds: float
     calls: int
-    note: str
+    note: str  # how it was measured, or why it was not
 
 
 # Meters an action, repeated for at least so many seconds after it has been repeated to settle.
@@ -237,7 +215,7 @@ Meter = Callable[..., Metered]
 
 
 def several(meter: Meter, action: Action, seconds: float, times: int = TIMES) -> list[Metered]:
-    """An action metered so many times, for ``seconds`` in all, less what failed; one of these if all did."""
+    """An action metered ``times``, for ``seconds`` in all, without failures; one of these if all failed."""
     metered = [meter(action, seconds / times, 0.0 if number else SETTLE_S) for number in range(times)]
     return [used for used in metered if used.watts is not None] or metered[-1:]
 
@@ -246,11 +224,7 @@ def counted(
     meters: Meters, action: Action, seconds: float, settle_s: float = SETTLE_S,
     clock: Clock = time.perf_counter,
 ) -> Metered:  # fmt: skip
-    """Mean power by counters of energy of one device or of the processors, read before and after.
-
-    Args:
-        action: returns when the device has done it.
-    """
+    """Mean power by counters of energy; ``action`` returns when the device has done it."""
     repeat(action, settle_s, clock)
     meters.start()
     calls = repeat(action, seconds, clock)

@@ -1,8 +1,8 @@
 """The training loop: load, forward, backward, update, and the mark at the end of a batch.
 
-Read it top to bottom. Nothing in it waits for the device, unless the run asks for that (``sync_stages``).
-It is one function for what a batch leaves behind: its images, and the graph of its loss, are freed in the
-stage in which the next batch's take their place. In functions of their own they would be freed in others.
+Read it top to bottom. Nothing in it waits for the device, unless the run asks for that (``sync_stages``). It
+is one function, so that the images of a batch and the graph of its loss are freed in the stage in which the
+next ones take their place.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -20,8 +20,8 @@ _KEPT: list[Any] = []  # torch.library forgets what a collected Library defined
 def import_torchvision() -> ModuleType:
     """torchvision, beside either build of torch.
 
-    PyPI's torchvision is built for CUDA; beside a CPU torch its compiled operators cannot load, and importing
-    it fails for want of two of them, which no classification model or transform uses. They are declared then.
+    PyPI's is built for CUDA: beside a CPU torch it lacks two operators, which no classification model or
+    transform uses. They are declared then.
     """
     if "torchvision" not in sys.modules:
         declare_missing_operators()

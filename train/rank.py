@@ -53,13 +53,13 @@ class Finished:
 
 
 class OutOfMemory(UserError):
-    """The run needs more memory than there is: it may have been asked for in order to find that out."""
+    """The run needs more memory than there is."""
 
     exit_code = EXIT_FAILED
 
 
 class PeersLost(Exception):
-    """Another rank has ended before its time; why, that one knows."""
+    """Another rank has failed; that one says why."""
 
 
 def run_rank(
@@ -69,21 +69,19 @@ def run_rank(
     """Train as one rank of ``run`` and write ``batches.parquet``, ``rank.json`` and the profiler's tables.
 
     Args:
-        out: the run's directory; this rank writes below ``rank_0000``. Or what makes the directory: rank 0
-            calls it when all ranks have met, and tells the others.
+        out: the run's directory, or what makes it, which rank 0 calls when all ranks have met.
         say: prints a line (of rank 0).
-        begun: is called when this rank has done its first step.
+        begun: is called after this rank's first step.
 
     Raises:
-        OutOfMemory: it needs more memory than there is.
+        OutOfMemory, PeersLost.
         UserError: the run cannot be done on this machine or with these data.
-        PeersLost: another rank has ended.
     """
     opened = Opened()
     try:
         finished = _run_rank(run, world, out, keep_raw, say, begun, opened)
     except BaseException as error:
-        # First of all: a rank that has failed waits for no other, which would keep it from saying why.
+        # First: a rank that has failed must not wait for others, or it could not say why.
         opened.end(failed=True)
         if not isinstance(error, RuntimeError | ValueError | AssertionError):
             raise
@@ -97,16 +95,14 @@ def run_rank(
             raise PeersLost(f"rank {world.rank} stops: another rank has failed") from error
         check_images(run.model, run.image_size, run.batch)
         raise
-    # The rank's graphs are gone, for whose end NCCL would wait. So is the model, which would keep the group;
-    # with the group end Gloo's threads, which could abort the process as Python exits (pytorch#190489).
+    # Graphs, for which NCCL would wait, and the model, which would keep the group, are gone by now. With the
+    # group end Gloo's threads, which could abort the process as Python exits (pytorch#190489).
     opened.end(failed=False)
     return finished
 
 
 @dataclass
 class Opened:
-    """What a rank has opened."""
-
     loader: Loader | None = None
     backend: Backend | None = None
 
@@ -123,26 +119,24 @@ def _run_rank(
     begun: Callable[[], None], opened: Opened,
 ) -> Finished:  # fmt: skip
     device = choose_device(run, world)
-    # What is near one of its GPUs is far from another.
     place = bind_near(device, os.environ) if run.gpus_per_rank == 1 else Place()
     set_threads(run, device, world)
     set_kernels(run, device)
     torch.manual_seed(run.seed)
     precision = Precision(run, device)
-    # Data that are not there are found before the ranks meet: no rank waits for one that has given up.
+    # Before the ranks meet: no rank waits for one whose data are missing.
     loader = opened.loader = build_loader(run, world.rank, world.size, device)
     bare = bare_model(run, device)
-    # Analytic, the same on every rank: one counts, and now, while others are still starting.
+    # Analytic, and the same on every rank.
     flops = flops_per_image(bare, run.image_size) if world.rank == 0 else (None, None)
     backend = opened.backend = open_backend(run, world, device)
     if not isinstance(out, Path):
-        # Rank 0 makes it, and goes on with the path as the user wrote it.
         made = out() if world.rank == 0 else Path()
         paths = backend.gather(str(made.absolute()))
         out = made if world.rank == 0 else Path(paths[0])
     directory = tables.rank_directory(out, world.rank)
     directory.mkdir(parents=True, exist_ok=True)
-    replicas = run.gpus_per_rank > 1  # of DataParallel, which run in a thread each
+    replicas = run.gpus_per_rank > 1  # DataParallel's run in a thread each
     capture = open_capture(run.profile, directory, world.rank, keep_raw, run.profile_mode, replicas)
     clock, markers = open_clock(device.type), open_markers()
     speak, meters = speaker(run, device, say, begun), open_meters(driven(run, device), world.local_rank)
@@ -155,8 +149,7 @@ def _run_rank(
         step = make_step(run, model, optimizer, precision)
         recorded = loop.train(run, step, loader, markers, clock, capture, speak)
         used = meters.stop()
-    # Profilers end before MPI does: a library that leaves MPI early would take the last marks with it.
-    backend.barrier()
+    backend.barrier()  # profilers end before MPI, or the last marks may be lost
     found = [*capture.write(), *precision.findings, *loader.findings, *backend.findings, *used.findings]
     found += graph_findings(run, device)
     recordings = [] if run.profile == "none" else run.recordings
@@ -181,7 +174,6 @@ def _run_rank(
         losses_finite=bool(np.isfinite(losses).all()),
         parameter_digest=digests[world.rank],
         parameters=sum(parameter.numel() for parameter in bare.parameters()),
-        # The same on every rank, as are the FLOPs: one has them.
         gradient_elements={} if world.rank else trained,
         forward_flops_per_image=flops[0],
         training_flops_per_image=flops[1],
@@ -225,10 +217,7 @@ def graph_findings(run: Run, device: torch.device) -> list[Finding]:
 
 
 def make_optimizer(model: torch.nn.Module, run: Run, device: torch.device) -> torch.optim.Optimizer:
-    """SGD with momentum; on a GPU in one kernel, which also keeps a scaled loss (fp16) from being waited for.
-
-    Horovod's optimizer puts itself between the gradients and the step, and was not tried with it.
-    """
+    """SGD with momentum; on a GPU in one kernel, which does not wait for a scaled loss (not with Horovod)."""
     fused = device.type == "cuda" and run.backend != "horovod"
     return torch.optim.SGD(model.parameters(), lr=run.learning_rate, momentum=MOMENTUM, fused=fused or None)
 
@@ -236,10 +225,8 @@ def make_optimizer(model: torch.nn.Module, run: Run, device: torch.device) -> to
 def speaker(
     run: Run, device: torch.device, say: Callable[[str], None], begun: Callable[[], None] = lambda: None
 ) -> Callable[[int, torch.Tensor], None]:
-    """Says which batch is under way, a few times a second; the loss where reading it waits for nothing.
-
-    Args:
-        begun: is called when the first batch is done.
+    """Says which step is under way, a few times a second, on a CPU with the loss; calls ``begun`` after the
+    first.
     """
     last = 0.0
 
@@ -257,10 +244,9 @@ def speaker(
 
 
 def parameter_digest(model: torch.nn.Module) -> str:
-    """SHA-256 of checksums of a model's parameters; buffers (batch norm's statistics) are each rank's own.
+    """SHA-256 of each parameter's sum and exclusive or of words: five times as fast as of all bytes.
 
-    Of each parameter the words' sum and exclusive or, which differ whenever a rank went its own way. All
-    bytes through SHA-256 would take five times as long: 0.4 s of each rank with VGG16.
+    Without buffers: batch norm's statistics are each rank's own.
     """
     digest = hashlib.sha256()
     for parameter in model.parameters():

@@ -1,8 +1,7 @@
-"""The meeting of a job's ranks on a free port of a node, however many other jobs are on that node.
+"""The meeting of a job's ranks on a free port of a node that other jobs may share.
 
-No port is agreed on beforehand. Rank 0 opens the store on a port that the kernel gives it, and tells it to
-those who ask at the first free one of a few known ports and can say the job's name. A rank that comes upon
-another job's rank 0 there, or some other program, goes on to the next.
+Rank 0 opens the store on a port that the kernel gives it, and tells it to those who ask at the first free one
+of a few known ports and name the job. A rank that finds another job or program there tries the next port.
 """
 
 import hashlib
@@ -30,10 +29,9 @@ if TYPE_CHECKING:
 FIRST_PORT, PORTS, CANDIDATES = 20000, 12000, 16
 MEETING_S = 300.0  # ranks of one job start within minutes
 _ANSWER_S = 2.0  # for one question; a program that accepts and says nothing costs no more
-# Between two rounds of questions: at first, and at most. A thousand ranks ask while rank 0 imports PyTorch.
+# Between two rounds of questions, at first and at most.
 _AGAIN_S, _AGAIN_AT_MOST_S = 0.05, 1.0
-# Rank 0 names the ranks that have not come before the others give up: that line should be the first.
-_NAMES_THEM_S = 5.0
+_NAMES_THEM_S = 5.0  # before the others give up, rank 0 names the ranks that are missing
 _OTHER_FILES = 1024  # that a process may have open besides its connections
 
 
@@ -53,10 +51,7 @@ def open_store(world: World, timeout: timedelta) -> "TCPStore":
 
 
 def allow_connections(ranks: int) -> None:
-    """Let this process have a connection to each of so many ranks, as far as the system allows.
-
-    The store has one from each rank, Gloo one to each; many systems give a process 1024 open files at first.
-    """
+    """Let this process have a connection to each rank, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = ranks + _OTHER_FILES
     if hard != resource.RLIM_INFINITY:
@@ -94,7 +89,7 @@ def find(world: World) -> int:
 
 def job_name(world: World) -> str:
     """What the ranks of one job, and of no other, say alike."""
-    # Where the launcher tells jobs apart by nothing, their commands do (two alike would share results too).
+    # Where the launcher has no id of the job, its command is one.
     job = world.job if world.job.strip("/") else " ".join(sys.argv)
     return hashlib.sha256(f"{world.size} {job}".encode()).hexdigest()
 
@@ -115,7 +110,7 @@ def announce(name: str, port: int, others: int, deadline: float) -> int:
 
     def serve() -> None:
         if missing := _serve(server, name, port, others, deadline):
-            # In one write: what it prints meets what the main thread prints.
+            # In one write, as the main thread prints, too.
             sys.stderr.write(
                 f"scaleprof: error: {_not_here(missing, others + 1, time.monotonic() - began)}\n"
             )

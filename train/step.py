@@ -1,9 +1,8 @@
 """The stages of a step, kernel by kernel or each as a CUDA graph, in the precision of the run.
 
-A stage that was captured is launched as a whole: the host issues one graph instead of hundreds of kernels, so
-that small batches no longer wait for it. Each stage is a graph of its own rather than all of them one: events
-between the graphs then still time the stages, and a profiler's record of a graph lies in its stage's marker.
-Two more launches a step, of some microseconds each, are what that costs.
+A captured stage is launched as a whole, so that small batches do not wait for the host. Each stage is a graph
+of its own, so that events between graphs time the stages, and a profiler's record of a graph lies in its
+stage's marker; this costs two more launches a step.
 """
 
 from collections.abc import Iterator
@@ -81,8 +80,8 @@ class Step:
         return (images.contiguous(memory_format=self._layout) if self._layout else images), labels
 
     def forward(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        # Not at the end of the step before: there the C library gives the gradients' memory back to the
-        # system, and 4,600 page faults a step (ResNet18 on a CPU) make the loop 7 % slower.
+        # Not at the end of the step before: there the C library returns the gradients' memory to the system,
+        # and 4,600 page faults a step (ResNet18 on a CPU) make the loop 7 % slower.
         self._optimizer.zero_grad()
         with self._precision.forward():
             loss: torch.Tensor = self._criterion(self.model(images), labels)
@@ -175,9 +174,8 @@ def make_step(
 
 @contextmanager
 def stream_of(run: Run, device: torch.device) -> Iterator[None]:
-    """Where a run's model is wrapped and trained: for graphs a stream of its own, else the default stream.
-
-    The default stream cannot be captured, nor can autograd nodes that DDP has created in it.
+    """The stream in which a run's model is wrapped and trained: for graphs one of its own, as neither the
+    default stream can be captured nor autograd nodes that DDP has created in it.
     """
     if not run.graph:
         yield

@@ -115,14 +115,10 @@ def gloo_interface(environment: Mapping[str, str], world: World) -> dict[str, st
 
 
 def check_interface(environment: Mapping[str, str], variable: str, network: str) -> None:
-    """Refuse network interfaces that this node does not have: a library says less of them, or waits for them.
+    """Raise UserError for network interfaces in ``variable`` that this node does not have.
 
     Args:
-        variable: the one that names them to the library.
         network: the run's, by which the site file names them.
-
-    Raises:
-        UserError: it names the interface and the site file's key.
     """
     here = [name for _, name in socket.if_nameindex()]
     for name in filter(None, environment.get(variable, "").split(",")):

@@ -22,10 +22,8 @@ from train.device import is_out_of_memory, pci_address
 from train.rendezvous import gather_at, open_store
 from train.world import World, check_interface, gloo_interface
 
-# Ranks of one job start within minutes; a rank that never comes must not hold an allocation for long.
-MEETING_TIME = timedelta(minutes=5)
-# After so long NCCL's watchdog ends a rank whose collective does not. Longer than any `hang_limit_s`: it is
-# the launcher that knows a hang, and keeps all stacks; the watchdog ends a healthy rank, in an abort.
+MEETING_TIME = timedelta(minutes=5)  # in which the ranks of a job start
+# NCCL's watchdog aborts ranks after it; longer than any `hang_limit_s`, where the launcher keeps all stacks.
 COLLECTIVE_TIME = timedelta(hours=2)
 _CONNECTED_BY = {
     "nccl": "NCCL_DEBUG=INFO shows which interface it takes; `interface` in the site file "
@@ -146,10 +144,7 @@ def meeting_store(world: World) -> dist.Store:
 
 
 def send_as(kind: torch.dtype, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """DDP's hook for a bucket of gradients: averages it over the ranks, with ``kind`` on the wire.
-
-    PyTorch's own hooks do the same, but that for bf16 refuses to work over Gloo, which can send it.
-    """
+    """DDP's hook that averages a bucket of gradients with ``kind`` on the wire, over Gloo, too."""
     # Divided before the sum, which would leave fp16's range more easily.
     sent = bucket.buffer().to(kind).div_(dist.get_world_size())
 

@@ -91,10 +91,7 @@ def import_horovod() -> Any:
 
 
 def synchronize_in_backward(model: torch.nn.Module, optimizer: Any) -> None:
-    """Have each backward pass wait for the exchange of its gradients, so that the stage has its whole cost.
-
-    The reference marks the stages so; else the waiting would be in the update, where ``step`` does it.
-    """
+    """Have each backward pass, not the update, wait for the exchange of gradients, as the reference does."""
     step = optimizer.step
 
     def synchronized_step(*arguments: Any, **named: Any) -> Any:

@@ -1,8 +1,4 @@
-"""Batches copied from the host to a GPU one ahead, on a stream of their own.
-
-While the device computes on a batch, the next one is copied from pinned memory and put into the form that the
-model takes. The stream that computes waits for that, and the host for nothing.
-"""
+"""Batches copied from pinned memory to a GPU one ahead, on a stream of their own; the host never waits."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

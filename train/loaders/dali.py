@@ -49,8 +49,7 @@ class PipelineBatches:
         self._folder = tempfile.TemporaryDirectory(prefix="scaleprof-index-")
         try:
             pipeline = _pipeline(run, shard, data_seed(run, rank), device, Path(self._folder.name))
-            # Without a size the iterator never ends: the reader starts over, and every batch is full. The
-            # first is loaded at once.
+            # Without a size the iterator never ends, and every batch is full.
             iterator = _dali("plugin.pytorch").DALIGenericIterator
             self._iterator = iterator(pipeline, ["images", "labels"], size=-1)
         except RuntimeError as error:
@@ -132,10 +131,9 @@ def threads_of(run: Run) -> int:
 
 
 def on_its_engines(run: Run, device: torch.device) -> dict[str, Any]:
-    """How the decoder uses a GPU: the share of images its JPEG engines take, and memory taken at once.
+    """Options of the decoder on a GPU: the share of its JPEG engines, and memory that is allocated at once.
 
-    An A100 has five engines, for which DALI's default of 0.65 was found; from Hopper on there are seven. With
-    the sizes of ImageNet's largest images nothing is allocated anew while batches run.
+    DALI's default of 0.65 is for the five engines of an A100; from Hopper on there are seven.
     """
     words: dict[str, Any] = {"device": "mixed"}
     if run.hw_decoder_load is not None:

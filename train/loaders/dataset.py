@@ -1,10 +1,8 @@
 """A rank's shard of a data set, the same for every loader; images that cannot be decoded are skipped.
 
 A data set is a folder of classes with images (``class/image.jpg``), or TFRecord files, each with its index. A
-rank's shard is every ``world_size``-th sample from its *global* rank on: ranks share none, together have all.
-
-An image is prepared alike by every loader, so that they differ in speed only: a random crop of 8 to 100 % of
-the area, resized; a random flip; ImageNet's mean and deviation taken off.
+rank's shard is every ``world_size``-th sample from its *global* rank on. All loaders prepare images alike: a
+random crop of 8 to 100 % of the area, resized; a random flip; ImageNet's mean and deviation taken off.
 """
 
 import io
@@ -28,11 +26,9 @@ MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 CROP_AREA = (0.08, 1.0)
 CROP_ASPECT = (3 / 4, 4 / 3)
-# Up to this many images a rank are decoded whole before training (4 ms each); of more only the ends are read,
-# and the rest shows when an image's turn comes (Skipping).
+# Images of a rank that are decoded before training (4 ms each); of more only the ends are read.
 FULL_CHECK_IMAGES = 1000
-# How many images a loader may have read ahead of the last batch.
-READ_AHEAD_IMAGES = 4096
+READ_AHEAD_IMAGES = 4096  # that a loader may have read beyond the last batch
 _END_BYTES = 64
 
 
@@ -74,7 +70,7 @@ class Shard:
 
 
 def find_shard(run: Run, rank: int, world_size: int) -> Shard:
-    """The samples of a rank that ``run`` will come to, in file order.
+    """The samples of a rank that ``run`` reaches, in file order.
 
     Raises:
         UserError: no data, no whole image among them, or an index that does not fit its file.
@@ -104,10 +100,7 @@ def sift(samples: Sequence[Sample], check: Callable[[Sample], bool]) -> Shard:
 
 
 def reached(samples: list[Sample], run: Run, rank: int) -> list[Sample]:
-    """Those of a rank's samples that its run will come to: looking at all of ImageNet would take an hour.
-
-    Files are drawn at random; records are taken from the first on, since they are read in file order.
-    """
+    """The samples that a rank's run reaches: files at random, records from the first on, as they are read."""
     most = run.batches * run.rank_batch + READ_AHEAD_IMAGES
     if len(samples) <= most or run.data_format == "tfrecord":
         return samples[:most]
@@ -143,7 +136,7 @@ def find_records(folder: Path) -> list[Sample]:
             index = path.with_suffix(".idx")  # as DALI's own script names it, at its user's choice
         if not index.is_file():
             raise UserError(f"{path} has no index; create it with: python -m train.data index {path}")
-        # The label is read with the image: reading all of a large set's now would take minutes.
+        # The label is read with the image: all of a large set's would take minutes.
         samples += [Sample(path, -1, offset, size) for offset, size in records.read_index(index)]
     if not samples:
         raise UserError(f"the indexes in {folder} are empty; create them again: python -m train.data index")
@@ -210,20 +203,18 @@ def looks_whole(sample: Sample) -> bool:
 
 
 def _has_ends(head: bytes, end: bytes) -> bool:
-    # A JPEG's end is two bytes, followed by padding at most; a truncated download lacks them. Pillow alone
-    # would take some of those for whole.
+    # A truncated JPEG lacks its last two bytes; Pillow alone takes some of these for whole.
     return bool(end) and (head != b"\xff\xd8" or b"\xff\xd9" in end)
 
 
 class Skipping:
-    """A loader over a shard, which skips the images that cannot be decoded.
+    """A loader over a shard that skips images that cannot be decoded.
 
-    Of a large shard only the ends of images are read before. Where one proves corrupt when its turn comes,
-    all are looked at, which takes seconds, and the run is not lost.
+    Where one of a large shard proves corrupt in its turn, all are decoded, and loading starts over.
 
     Args:
-        open_batches: starts over with a shard: endless batches, with ``close``. It raises
-            :class:`Undecodable` where an image cannot be decoded, as ``next`` of the batches does.
+        open_batches: endless batches of a shard, with ``close``. It raises :class:`Undecodable`, as ``next``
+            of the batches does.
     """
 
     def __init__(self, shard: Shard, open_batches: Callable[[Shard], Any]) -> None:

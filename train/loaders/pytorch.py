@@ -92,8 +92,7 @@ class LoaderBatches:
             batch_size=run.rank_batch,
             sampler=Endless(len(shard.samples), seed),
             num_workers=run.workers,
-            # A forked worker has torchvision as it was imported here (train.models); what newer Pythons start
-            # by default would import it anew.
+            # A forked worker has torchvision as imported here (train.models).
             multiprocessing_context=multiprocessing.get_context("fork") if forks else None,
             pin_memory=on_gpu,
             drop_last=True,
@@ -119,17 +118,14 @@ class LoaderBatches:
 
     def close(self) -> None:
         """End the workers."""
-        # Dropping the iterator would end them too, but the traceback of a failed batch may hold it.
+        # The traceback of a failed batch may hold the iterator.
         if not self._here:
             self._batches._shutdown_workers()
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Arithmetic in one thread, as in DataLoader's workers.
-
-    An image is too small to share: with two threads on two busy cores it took 43 ms instead of 4.
-    """
+    """Arithmetic in one thread, as in DataLoader's workers: two on busy cores take 43 ms an image, not 4."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
