@@ -281,27 +281,21 @@ def kept_sums(study: Study, source: Source, launches: str = PLAIN, keys: Sequenc
         launches that have a duration (flops and bytes: null where no launch has any); ``counted_ns`` of those
         with FLOPs; ``placed_ns, placed_flops, placed_bytes`` of those that have a place on the roofline.
     """
-    paths = {"kernels": [str(path) for path in source.tables("kernels")]}
-    with reading(source):
-        return _sum_up(study, source, _with_keys(keys), launches, paths)
+    kept: dict[tuple, str] = study.kept("sums of launches")
+    keys = _with_keys(keys)
+    if (key := (source.path, keys, launches)) not in kept:
+        name, columns = f"sums_{len(kept)}", ", ".join(f'"{one}"::varchar as "{one}"' for one in keys)
+        sql = _STEP_SUMS.format(keys=columns, launches=launches)
+        paths = {"kernels": [str(path) for path in source.tables("kernels")]} if "$kernels" in sql else {}
+        with reading(source):
+            study.connection.execute(f"create temp table {name} as {sql}", paths)
+        kept[key] = name
+    return kept[key]
 
 
 def _with_keys(names: Sequence[str]) -> tuple[str, ...]:
     needed = tuple(name for name in names if name not in ("rank", "batch_index"))
     return KEYS if set(needed) <= set(KEYS) else needed
-
-
-def _sum_up(
-    study: Study, source: Source, keys: tuple[str, ...], launches: str, paths: Mapping[str, Any]
-) -> str:
-    kept: dict[tuple, str] = study.kept("sums of launches")
-    key = source.path, keys, launches
-    if key not in kept:
-        name, columns = f"sums_{len(kept)}", ", ".join(f'"{one}"::varchar as "{one}"' for one in keys)
-        sql = _STEP_SUMS.format(keys=columns, launches=launches)
-        study.connection.execute(f"create temp table {name} as {sql}", dict(paths))
-        kept[key] = name
-    return kept[key]
 
 
 # --- the frame ----------------------------------------------------------------------------------------
@@ -372,7 +366,7 @@ def _of_table(study: Study, source: Source, keys: tuple[str, ...]) -> tuple[str,
         raise Unusable(source, str(error)) from None
     study.connection.register("launches_of_pyprof", table.tables["kernels"])
     launches = f"(select * from launches_of_pyprof where batch_index >= {batches.first_attributed})"
-    return _sum_up(study, source, keys, launches, {}), batches.backward
+    return kept_sums(study, source, launches, keys), batches.backward
 
 
 def _grouped(study: Study, source: Source, by: Sequence[str], sums: str, steps: int) -> pd.DataFrame:

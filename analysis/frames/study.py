@@ -207,12 +207,6 @@ class Log:
         """Of the runs that do not count, then of the others."""
         return [*(failure.finding for failure in self.failed), *self.noted]
 
-    def leave_out(self, run: str, path: Path, reason: str) -> None:
-        """From now on the run, or the table, of this path does not count."""
-        if path not in self.unusable:
-            self.unusable.add(path)
-            self.failed.append(Failure(run, reason, "unusable"))
-
     def join(self, other: "Log", of_the_same: bool = False) -> None:
         """Append the log of results B to this one, of results A; what is found in both names neither.
 
@@ -328,7 +322,8 @@ class Study:
             if error.source.without_times:  # nothing is wrong with it
                 self.note("not_recorded", error.source, what="times of steps")
                 return None
-            self.log.leave_out(error.source.id, error.source.path, error.reason)
+            self.log.unusable.add(error.source.path)
+            self.log.failed.append(Failure(error.source.id, error.reason, "unusable"))
             return None
 
     def each(
