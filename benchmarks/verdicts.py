@@ -31,7 +31,8 @@ NONE = "none"
 JOB = Job()
 ON_ONE = replace(JOB, slow=(3,))
 ON_NODE = replace(JOB, nodes=2, slow=(4, 5, 6, 7))
-WAITS = ("waits",)
+# Where profiled runs explain no loss, stages tell where it is: that of a wait is backward.
+WAITS, TRANSFERS = ("waits", "backward"), ("transfer", "backward")
 USUAL = "usual"
 NOISES = {USUAL: Noise(), "2.5 times": Noise(0.025, 0.003, 0.02, 0.0125, 0.05)}
 STRONG = 8 * JOB.batch  # images of the job's batch, where that is constant
@@ -59,22 +60,21 @@ PLANTS = {
     "slow loader, all ranks": Plant(lambda x: replace(JOB, all_load_ms=x), ("loader",)),
     "slow node": Plant(lambda x: replace(ON_NODE, gpu=x), ("node",), (*WAITS, "rank: GPU")),
     "thin links": Plant(
-        lambda x: replace(JOB, network=Network(beta_gb_per_s=200 / (1 + x))), ("bandwidth",), ("transfer",)
+        lambda x: replace(JOB, network=Network(beta_gb_per_s=200 / (1 + x))),
+        ("bandwidth",),
+        TRANSFERS,
     ),
-    "high latency": Plant(
-        lambda x: replace(JOB, network=Network(alpha_us=5 + x)), ("latency",), ("transfer",)
-    ),
+    "high latency": Plant(lambda x: replace(JOB, network=Network(alpha_us=5 + x)), ("latency",), TRANSFERS),
     "small batch": Plant(lambda x: replace(JOB, fixed=x), ("small batch",), base_batch=STRONG),
-    "launches": Plant(lambda x: replace(JOB, host_ms=x), ("launches",)),
-    "copies": Plant(lambda x: replace(JOB, copies_ms=x), ("copies",)),
-    "loader by turns": Plant(lambda x: replace(JOB, by_turns_ms=x), ("loader",), WAITS),
+    "launches": Plant(lambda x: replace(JOB, host_ms=x), ("launches",), ("forward",)),
+    "copies": Plant(lambda x: replace(JOB, copies_ms=x), ("copies",), ("forward",)),
     "slow GPU, and loader on all": Plant(
         lambda x: replace(ON_ONE, gpu=x, all_load_ms=60 * x), ("rank: GPU", "loader"), WAITS
     ),
     "thin links, and copies": Plant(
         lambda x: replace(JOB, network=Network(beta_gb_per_s=200 / (1 + 100 * x)), copies_ms=8 * x),
         ("bandwidth", "copies"),
-        ("transfer",),
+        (*TRANSFERS, "forward"),
     ),
 }
 

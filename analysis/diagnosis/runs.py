@@ -186,6 +186,7 @@ def late_ranks(frame: pd.DataFrame) -> Finding | None:
         "kind": LATE_RANKS, "cause": "straggler", "why": causes[first],
         "stragglers": [int(rank) for rank in shares_pct.index if causes[rank] == causes[first]],
         "node": (nodes[0] or "") if len(nodes) == 1 else "",
+        "n": int(named["run"][named["rank"] == first].nunique()), "of": int(frame["run"].nunique()),
         "wait_ns": 1e6 * wait_ms, "cost_ms": wait_ms, "cost_pct": float(shares_pct[first]),
         "from": "collectives" if first in set(recorded["rank"]) else "stages, at least",
     }  # fmt: skip

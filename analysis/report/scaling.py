@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pandas as pd
 
+from analysis.diagnosis.runs import divided_loss, of_loss
 from analysis.display import plots
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import CONFIGURATION, columns, records
-from analysis.display.plots import CONCEPTS, DARK_GREY, PALE_GREY
+from analysis.display.plots import DARK_GREY, PALE_GREY
 from analysis.display.terminal import Answer, Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.anatomy import traces_of
@@ -38,7 +39,10 @@ from analysis.report.base import (
 from analysis.report.render import Chart
 
 _IDEAL = "Dotted: ideal scaling from the baseline. Error bars: 95 % confidence intervals over runs."
-_GROWTH = "Growth of each part of a profiled step, in percentage points of efficiency; negative: it shrank."
+_GROWTH = (
+    "Growth of each part of a profiled step, in percentage points of efficiency; negative: it shrank. Waiting "
+    "for a rank counts with what made it late: data, host or copies."
+)
 _STAGES = "Medians, without warmup. Backward includes the exchange of gradients."
 _PARTS = "Mean of profiled steps over ranks and runs. Of two things at once the first in the legend counts."
 _GROWTH_OF_STAGES = "Growth of each stage of a step, in percentage points of efficiency; negative: it shrank."
@@ -96,7 +100,10 @@ def _loss(context: Context) -> Content:
     rows, colours, text = pd.DataFrame(part.rows), _LOSS_COLOURS, _GROWTH
     if rows["loss_unattributed_pct"].notna().any():
         rows = rows.dropna(subset="loss_unattributed_pct")
-        parts = finest_parts(rows, "loss_", "_pct").assign(unattributed_pct=rows["loss_unattributed_pct"])
+        # As in the opening: waits count with what caused them.
+        costs = [of_loss(divided_loss(row), None, row["world_size"]) for row in records(rows)]
+        parts = rows.assign(**pd.DataFrame(costs, rows.index).add_suffix("_pct"))
+        parts["unattributed_pct"] = rows["loss_unattributed_pct"]
     else:  # of runs without a profile stages are known
         colours, text = _STAGE_COLOURS, _GROWTH_OF_STAGES
         parts = rows.assign(**{f"{stage}_pct": rows[f"loss_{stage}_pct"] for stage in colours})
