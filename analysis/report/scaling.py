@@ -40,14 +40,14 @@ from analysis.report.render import Chart
 
 _IDEAL = "Dotted: ideal scaling from the baseline. Error bars: 95 % confidence intervals over runs."
 _GROWTH = (
-    "Growth of each part of a profiled step, in percentage points of efficiency; negative: it shrank. Waiting "
-    "for a rank counts with what made it late: data, host or copies."
+    "Growth of each part of a profiled step, in percentage points of efficiency; negative: it shrank. "
+    "Waiting for a rank counts with what made it late: data, host or copies."
 )
 _STAGES = "Medians, without warmup. Backward includes the exchange of gradients."
 _PARTS = "Mean of profiled steps over ranks and runs. Of two things at once the first in the legend counts."
 _GROWTH_OF_STAGES = "Growth of each stage of a step, in percentage points of efficiency; negative: it shrank."
-_STAGE_COLOURS = {**plots.STAGE_COLOURS, LATE_RANKS: CONCEPTS["wait"]}
-_LOSS_COLOURS = {**plots.PART_COLOURS, "unattributed": CONCEPTS["unattributed"]}
+_STAGE_COLOURS = {**plots.STAGE_COLOURS, LATE_RANKS: plots.CONCEPTS["wait"]}
+_LOSS_COLOURS = {**plots.PART_COLOURS, "unattributed": plots.CONCEPTS["unattributed"]}
 MOST_RANKS = 128  # that a chart has a bar for: of more, those that communicate longest and shortest
 _RANK_PLACES = 3  # of a millisecond
 _LEAST_FACTORS = 2  # of which the section speaks
