@@ -99,7 +99,7 @@ def labels_of(rows: Rows, fields: Sequence[str], unit: str = "GPU") -> list[str]
 def as_view(part: Part, id: str, factors: Sequence[str] = ()) -> TableView:
     """A terminal's table as one of the report: it sorts by the figures themselves."""
     columns = [
-        Heading(in_a_line(column.heading), column.description, numeric=not column.text)
+        Heading(in_a_line(column.heading), _alone(column.description), numeric=not column.text)
         for column in part.columns
     ]
     rows = [
@@ -109,7 +109,12 @@ def as_view(part: Part, id: str, factors: Sequence[str] = ()) -> TableView:
         )
         for row in part.rows
     ]
-    return TableView(id, columns, rows, part.caption, part.title)
+    return TableView(id, columns, rows, _alone(part.caption), part.title)
+
+
+def _alone(text: str) -> str:
+    """A text without its references to flags of commands and files of docs/, which a page does not have."""
+    return re.sub(r" ?\([^()]*(?:docs/|--[a-z])[^()]*\)", "", text)
 
 
 def in_a_line(header: str) -> str:
