@@ -182,8 +182,14 @@ class Manifest(Facts):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The run's fields; None where nothing is known. A program's own factors are each one of them."""
+        """The run's fields; None where nothing is known. A program's own factors are each one of them.
+
+        ``batches`` of a program is how many steps all of its ranks did.
+        """
         fields = {**self.run.model_dump(exclude={"factors"}), **dict.fromkeys(self.unknown)}
+        if self.run.program:
+            done = (report.batches_done for report in self.ranks)
+            fields["batches"] = min(self.run.batches, *done) if self.ranks else self.run.batches
         return {**fields, **{FACTOR + name: value for name, value in self.run.factors.items()}}
 
     @property
@@ -208,9 +214,10 @@ def check_reports(run: Run, reports: Sequence[RankReport]) -> None:
     for report in reports:
         if report.world_size != run.ranks:
             raise UserError(f"rank {report.rank} saw {report.world_size} ranks, not {run.ranks}")
-        if report.batches_done != run.batches and not (run.program and report.batches_done > run.batches):
-            more = "; lower batches" if run.program else ""
-            raise UserError(f"steps done: {report.batches_done} of {run.batches} (rank {report.rank}){more}")
+        # A program may end before its limit, if there is something to count by then.
+        least = 1 + run.first_attributed * (run.profile != "none")
+        if report.batches_done < (least if run.program else run.batches):
+            raise UserError(f"steps done: {report.batches_done} of {run.batches} (rank {report.rank})")
         if not report.losses_finite:
             raise UserError(f"rank {report.rank} had a loss that is not finite; lower learning_rate")
         if report.parameter_digest != reports[0].parameter_digest:
@@ -220,10 +227,11 @@ def check_reports(run: Run, reports: Sequence[RankReport]) -> None:
 def check_run(run: Run, reports: Sequence[RankReport], directory: Path) -> None:
     """Refuse a run whose figures may not count, by its reports and its tables."""
     check_reports(run, reports)
-    for rank in range(run.ranks):
+    for rank, report in enumerate(reports):
         rows = tables.read(tables.rank_directory(directory, rank), "batches").num_rows
-        if rows != run.batches:
-            raise UserError(f"rank {rank} recorded {rows} of {run.batches} steps")
+        steps = min(report.batches_done, run.batches)
+        if rows != steps:
+            raise UserError(f"rank {rank} recorded {rows} of {steps} steps")
 
 
 _Model = TypeVar("_Model", bound=BaseModel)

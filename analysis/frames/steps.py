@@ -251,17 +251,17 @@ def _series(study: Study, source: Source) -> Series:
 
 
 def _of_all_ranks(source: Source) -> dict[str, np.ndarray]:
-    """name -> (ranks x steps) of a run of our own, of which each rank has all steps."""
+    """name -> (ranks x steps) of a run: all steps; of a program those that all ranks have."""
     count = source.fields["batches"]
     columns: dict[str, list[np.ndarray]] = {name: [] for name in _READ}
     for rank in range(source.ranks):
         read = tables.read(tables.rank_directory(source.path, rank), "batches", _READ)
-        if read.num_rows != count:
+        if read.num_rows != count and not (source.fields.get("program") and read.num_rows > count):
             raise UserError(f"rank {rank} recorded {read.num_rows} of {count} steps")
         # Of a program that was watched, the samples of a step may be unknown.
         if any(read[name].null_count for name in _READ if name != "images"):
             raise UserError(f"rank {rank} recorded steps without timestamps")
-        order = np.argsort(read["batch_index"].to_numpy(), kind="stable")
+        order = np.argsort(read["batch_index"].to_numpy(), kind="stable")[:count]
         for name in _READ:
             columns[name].append(read[name].to_numpy()[order])
     return {name: np.stack(of_ranks) for name, of_ranks in columns.items()}

@@ -10,9 +10,12 @@ from jobs.program import check_can_start, command_of, unknown_fields
 from jobs.progress import describe, last_batch
 from jobs.run import make_run
 from jobs.run_fields import parse_id
-from jobs.store import RankReport, check_reports
+from jobs.store import MANIFEST, Manifest, check_reports, is_complete, read_record, write_record
 from jobs.sweep_file import choose, expand, parse_only, read_sweep, select
+from profiling import tables
 from profiling.errors import Mistakes, UserError
+from tests.analysis.commands import run
+from tests.analysis.synthetic import Truth, write_run
 
 ROOT = Path(__file__).resolve().parents[2]
 SWEEP = """
@@ -124,13 +127,21 @@ def test_a_script_that_is_not_there_is_found_before_the_first_run(tmp_path):
     assert Local().why_not(make_run({"program": "no/such.py"}))
 
 
-def test_a_program_that_ends_early_says_after_how_many_steps():
-    report = RankReport(
-        rank=0, world_size=1, hostname="h", device="cpu", backend="single", batches_done=3, images_done=3,
-        losses_finite=True, parameter_digest="",
-    )  # fmt: skip
-    with pytest.raises(UserError, match="steps done: 3 of 5"):
-        check_reports(make_run({"program": "train.py", "batches": 5}), [report])
+def test_a_program_that_ends_early_counts_with_the_steps_of_all_ranks(tmp_path):
+    config = {"program": "train.py", "gpus_per_node": 2, "batches": 40}
+    folder = write_run(tmp_path, make_run(config), Truth())
+    manifest = read_record(folder / MANIFEST, Manifest)
+    for rank, steps in enumerate((30, 31)):
+        manifest.ranks[rank].batches_done = steps
+        place = folder / f"rank_{rank:04d}"
+        tables.write(tables.read(place, "batches")[:steps], place, "batches")
+    write_record(folder / MANIFEST, manifest)
+    assert is_complete(folder)
+    (row,) = run("analysis.batches", tmp_path, "--format", "csv", "--all").csv
+    assert (row["batches"], row["steps"]) == ("30", "30")
+    # Enough of a profiled run are those after which one was recorded.
+    with pytest.raises(UserError, match="steps done: 30 of 60"):
+        check_reports(make_run({**config, "batches": 60, "profile": "torch"}), manifest.ranks)
 
 
 def test_the_step_is_found_among_what_a_program_prints(tmp_path):
