@@ -71,7 +71,7 @@ class Job:
     Attributes:
         slow: ranks that ``gpu``, ``host_ms`` and ``load_ms`` are of; empty: all, if there are several.
         gpu: by how much longer kernels take (0.25: a quarter).
-        host_ms: by how much their launches come late, a batch.
+        host_ms: by how much their launches come late, a batch; of each ``every``-th one.
         load_ms: by how much longer the next batch is waited for.
         by_turns_ms: by how much longer one rank waits for the next batch, each batch another one.
         bursts_ms: by how much longer each rank waits in every fourth batch, as for four workers, on average.
@@ -86,6 +86,7 @@ class Job:
     slow: tuple[int, ...] = ()
     gpu: float = 0.0
     host_ms: float = 0.0
+    every: int = 1
     load_ms: float = 0.0
     by_turns_ms: float = 0.0
     bursts_ms: float = 0.0
@@ -160,7 +161,11 @@ def times_of(
     alone_ms = LOAD_MS + FORWARD_MS + BACKWARD_MS + UPDATE_MS
     late = now_and_then * generator.exponential(noise.late * alone_ms, (ranks, batches))
     pace = ((job.batch / IMAGES + job.fixed) * (1 + job.of(job.gpu)) * (1 + own))[:, None] * by_batch
-    host = job.of(job.host_ms)[:, None] + late + TRACED_MS * (np.arange(batches) >= traced)
+    host = (
+        job.of(job.host_ms)[:, None] * (np.arange(batches) % job.every == 0)
+        + late
+        + TRACED_MS * (np.arange(batches) >= traced)
+    )
     load = (LOAD_MS + job.of(job.load_ms) + several * job.all_load_ms)[:, None] * by_batch
     if several and (job.by_turns_ms or job.bursts_ms):
         turn = (5 * np.arange(batches) + np.arange(batches) // ranks) % ranks
