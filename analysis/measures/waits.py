@@ -503,7 +503,8 @@ def _starts_on_host(activities: Activities, loading: Intervals) -> list[Edges]:
     waited = other >= 0
     known = before >= 0
     loads = np.zeros(len(rows), bool)
-    loads[known] = 2 * covered((since[known], start[known]), loading) > (start - since)[known]
+    begun = _begun(activities, since[known], start[known], loading)
+    loads[known] = 2 * covered((begun, start[known]), loading) > start[known] - begun
     part = np.where(loads, LOADING, HOST)
     ns = np.where(waited, np.minimum(start - since, usual), start - since)
     return [
@@ -513,6 +514,18 @@ def _starts_on_host(activities: Activities, loading: Intervals) -> list[Edges]:
             rows[waited],
         ),
     ]  # fmt: skip
+
+
+def _begun(activities: Activities, since: np.ndarray, start: np.ndarray, loading: Intervals) -> np.ndarray:
+    """From when on the host's gaps tell what it did in them.
+
+    By the device's events a batch is loaded from when the device has done the step before: the host was ahead
+    and began earlier.
+    """
+    ends = np.sort(activities.end_ns[activities.kind == KERNEL])
+    first = np.append(loading[0], np.iinfo(np.int64).max)[np.searchsorted(loading[0], since)]
+    busy = np.searchsorted(ends, np.minimum(first, start), side="right") > np.searchsorted(ends, since)
+    return np.where((first < start) & busy, first, since)
 
 
 # --- ends ---------------------------------------------------------------------------------------------

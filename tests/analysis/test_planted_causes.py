@@ -9,6 +9,7 @@ import pytest
 from analysis.diagnosis import diagnosis
 from analysis.frames.behind import CAUSES, WAITS
 from analysis.frames.load import load
+from analysis.measures.critical_path import critical_path
 from analysis.measures.loss import BY_STAGES
 from analysis.report.base import Context
 from analysis.report.build import build
@@ -138,6 +139,13 @@ def test_one_rank_s_trace_tells_no_transfer_from_wait_and_says_so(slow_gpu, tmp_
     (loss,) = [one for one in page.sections if one.id == "loss"]
     assert "exposed communication" in {trace["name"] for trace in loss.charts[0].figure["data"]}
     assert "transfer_unknown" in {one.code for one in study.findings}
+
+
+def test_data_loading_is_on_the_critical_path_of_a_host_that_is_ahead(tmp_path):
+    """The update was launched 6 ms before its end on the device; then 4 ms of loading keep that idle."""
+    write_sweep(tmp_path, [Job(ranks=2, all_load_ms=3.0)], noise=NO_NOISE, repetitions={"torch": 1})
+    paths = critical_path(load(tmp_path)).rows.set_index("part")
+    assert paths.loc["data loading", "path_ms"] == pytest.approx(4.0, abs=0.01)
 
 
 # --- the generator ------------------------------------------------------------------------------------
