@@ -18,7 +18,6 @@ from train.backends import ddp
 from train.backends.ddp import Gpu, check_gpus
 from train.backends.single import autocast_in_threads
 from train.device import choose_device, device_name
-from train.step import Precision
 from train.world import World
 
 H100 = Gpu("node1", "00:1b:00", "11-22", "NVIDIA H100 80GB HBM3")
@@ -92,18 +91,6 @@ def test_a_gpu_that_this_pytorch_has_no_kernels_for_is_told_before_the_first_of_
     monkeypatch.setattr(torch.version, "hip", "7.0")
     with pytest.raises(UserError, match=r"^AMD GPUs are not supported.*--device cpu trains on the CPU"):
         choose_device(make_run({}), World())
-
-
-@pytest.mark.parametrize(
-    ("compute", "capability", "emulated"),
-    [("tf32", (7, 5), True), ("bf16", (7, 0), True), ("bf16", (8, 0), False), ("fp16", (7, 0), False)],
-)
-def test_a_precision_that_a_gpu_has_no_unit_for_is_said(monkeypatch, compute, capability, emulated):
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    _Cuda(monkeypatch, 1, capability)
-    findings = Precision(make_run({"compute": compute}), torch.device("cuda", 0)).findings
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
-    assert [finding.code for finding in findings] == ["option_limited"] * emulated
 
 
 def test_what_a_run_says_of_compilation_and_the_update_reaches_pytorch(monkeypatch):

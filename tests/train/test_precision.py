@@ -52,11 +52,17 @@ def test_what_a_cpu_cannot_do_is_one_line(compute):
         Precision(run_of(compute), CPU)
 
 
-@pytest.mark.parametrize("compute", ["fp32", "tf32", "bf16"])
-def test_fp32_products_use_tf32_only_where_it_is_asked(compute, monkeypatch):
+@pytest.mark.parametrize(
+    ("compute", "capability", "emulated"),
+    [("tf32", (7, 5), True), ("bf16", (7, 0), True), ("bf16", (8, 0), False), ("fp32", (7, 0), False)],
+)
+def test_fp32_products_use_tf32_only_where_it_is_asked_and_emulation_is_said(
+    compute, capability, emulated, monkeypatch
+):
     """A library's default would give TF32 under the name of fp32."""
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     torch.backends.cudnn.allow_tf32 = True
-    Precision(run_of(compute), torch.device("cuda"))
+    findings = Precision(make_run({"compute": compute}), torch.device("cuda")).findings
     allowed = compute == "tf32"
     assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is allowed
+    assert [finding.code for finding in findings] == ["option_limited"] * emulated

@@ -1,5 +1,7 @@
 """One rank from its start to its report: does it learn, does it repeat itself, what does it leave?"""
 
+import sys
+from types import ModuleType
 from unittest.mock import Mock
 
 import numpy as np
@@ -10,6 +12,8 @@ from jobs import failures
 from jobs.store import RANK_REPORT, RankReport, check_run, read_record
 from profiling import tables
 from profiling.errors import UserError
+from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
+from tests.profiling.fake_cupti import FakeCupti
 from train import models, rank
 from train.backends import open_backend
 from train.rank import parameter_digest, run_rank
@@ -199,3 +203,20 @@ def test_a_rank_that_fails_leaves_without_the_others(data_set, tmp_path, monkeyp
     else:
         do(tiny(data_set, loader="synthetic"), tmp_path)
     assert (watched.abandon.called, watched.close.called) == (fails, not fails)
+
+
+def test_stages_that_cupti_records_lie_where_the_steps_have_them(data_set, tmp_path, monkeypatch):
+    module = ModuleType("cupti")
+    module.cupti = FakeCupti()
+    monkeypatch.setitem(sys.modules, "cupti", module)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    finished, batches, _ = do(tiny(data_set, batches=4, attribute_from=1, profile="cupti"), tmp_path)
+    markers = tables.read(tables.rank_directory(tmp_path, 0), "markers").to_pandas()
+    counts = markers.groupby("name", observed=True).size().to_dict()
+    assert counts == {FORWARD: 3, BACKWARD: 3, UPDATE: 3, END_OF_BATCH: 3}
+    attributed, forward = batches.query("attributed"), markers[markers["name"] == FORWARD]
+    # Both clocks are the host's; two readings may miss each other by 10 ms on a busy machine.
+    assert (forward["start_ns"].to_numpy() > attributed["start_ns"].to_numpy() - 10_000_000).all()
+    assert (forward["end_ns"].to_numpy() < attributed["end_ns"].to_numpy() + 10_000_000).all()
+    assert finished.wrong == "" and not module.cupti.enabled
+    assert {"clock_aligned", "recording_empty"} <= {finding.code for finding in finished.report.findings}
