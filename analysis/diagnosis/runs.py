@@ -68,6 +68,10 @@ def of_rows(
     names = [one for one in (*CONFIGURATION, *own_names(judged), "nodes", "gpus_per_node") if one in late]
     of_judged = late.loc[[same(row, judged, names) for row in records(late)]]
     here = late_ranks(of_judged)
+    if here and judged.get("batch") and judged["images_per_s"] and not judged.get("program"):
+        # Of the mean step, as what is lost: the median one is shorter where few are long.
+        mean_ms = 1e3 * judged["batch"] * judged["world_size"] / judged["images_per_s"]
+        here = here.of(data={**here.data, "cost_pct": 100 * here.data["cost_ms"] / mean_ms})
     step, waits = _step(judged, parts_of(judged), here)
     gained = gains(judged, what_ifs)
     if not of_scaled:

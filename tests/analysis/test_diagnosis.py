@@ -13,8 +13,10 @@ from analysis.frames.load import load
 from analysis.measures.loss import BY_STAGES
 from benchmarks.planted_sweep import Network, write_sweep
 from benchmarks.verdicts import JOB
+from jobs.store import WITHOUT_SUMMARY, summary_of
 from profiling.convert import main as convert
 from profiling.findings import Finding
+from tests.analysis.commands import run
 from tests.analysis.scaled_rows import (
     BASE,
     LOST_PCT,
@@ -335,3 +337,19 @@ def test_traces_of_some_ranks_and_of_one_step_say_first_what_they_cannot_show(tm
         found = diagnose(Evidence(load(tmp_path / name)))
         check(found)
         assert found[0].code == {"part": "profiles_missing", "single": "one_step"}[name]
+
+
+def test_watched_programs_sweeps_and_reports_end_with_the_first_lines(tmp_path, monkeypatch):
+    write_sweep(tmp_path, WORLDS["loader at every size"], seed=3, repetitions=TIMED, batches=30)
+    shown = run("analysis.summary", tmp_path, "--short")
+    assert shown.code == 0 and "42 %" in shown.out
+    assert summary_of(tmp_path) == []
+    monkeypatch.delenv(WITHOUT_SUMMARY)
+    # Wherever lines break.
+    assert " ".join(summary_of(tmp_path)).split() == shown.out.split()
+    assert summary_of(tmp_path / "nothing") == []
+    (step, *_) = run("analysis.report.__main__", tmp_path).err.splitlines()
+    rows = run("analysis.summary", tmp_path, "--format", "json").json
+    assert step == rows[0]["text"] and rows[0]["code"] == "step_takes"
+    (waits,) = [row for row in rows if row["code"] == "step_waits"]
+    assert waits["cause"] == "data" and waits["of"] == "8 GPUs" and waits["cost_ms"] > 80
