@@ -64,6 +64,7 @@ class Metric:
         detail: data hold it with ``--all`` alone, and no table shows it.
         priority: where the terminal is too narrow, columns of 0 are dropped first, those of 2 last.
         cell: a row's cell in a table, where that is more than the figure.
+        longest: characters to which a terminal shortens text.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Metric:
     table: bool = True
     detail: bool = False
     cell: Callable[[Mapping[str, Any]], str] | None = None
+    longest: int | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -90,14 +90,13 @@ def signed(places: int) -> Callable[[float], str]:
     return text
 
 
-def distinct(names: Iterable[Any], most: int = 40) -> dict[str, str]:
+def distinct(names: Iterable[str], most: int) -> dict[str, str]:
     """Long names by short ones that differ as they do: without their ends, or without what several share.
 
     ``sm80_xmma_ge...tilesize64x64_stage5``
     """
-    known = [name for name in dict.fromkeys(names) if isinstance(name, str)]
     by_head: dict[str, list[str]] = {}
-    for name in known:
+    for name in dict.fromkeys(names):
         by_head.setdefault(_cut(name, most), []).append(name)
     short = {}
     for head, alike in by_head.items():

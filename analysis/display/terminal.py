@@ -26,6 +26,7 @@ from analysis.display.metrics import (
     records,
     telling,
 )
+from analysis.display.numbers import distinct
 from jobs.run_fields import own_names
 from profiling.findings import Finding, lines
 
@@ -136,10 +137,11 @@ def as_terminal(
             show("", _WIDTH_OF_TEXT)
         if part.title:
             show(Text(_clean(part.title)), width or _WIDTH_OF_TEXT, style="italic", soft_wrap=True)
-        least = _least_widths(part)
+        cells = {one.name: _cells(part, one, wide) for one in part.columns}
+        least = {one.name: _least_width(one, cells[one.name]) for one in part.columns}
         shown = part.columns if width is None else fit(part.columns, least, width)
         whole = sum(least[one.name] for one in shown) + 2 * len(shown) + 2
-        show(_table(part.rows, shown, least), max(width or 10_000, whole))
+        show(_table(shown, cells, least), max(width or 10_000, whole))
         if part.caption:
             show(Text(_clean(part.caption)), width or _WIDTH_OF_TEXT, style="dim")
     for line in answer.notes:
@@ -166,14 +168,19 @@ def _width(output: Path | None) -> int | None:
     return max(60, shutil.get_terminal_size().columns)
 
 
-def _least_widths(part: Part) -> dict[str, int]:
-    """By column the characters that it needs: figures are never folded, text is."""
-    least = {}
-    for one in part.columns:
-        heading = max(map(len, one.heading.split("\n")))
-        cells = max((len(one.printed(row)) for row in part.rows), default=0)
-        least[one.name] = max(heading, min(cells, _LEAST_TEXT) if one.text else cells)
-    return least
+def _cells(part: Part, column: Metric, wide: bool) -> list[str]:
+    texts = [_clean(column.printed(row)) for row in part.rows]
+    if column.longest is None or wide:
+        return texts
+    short = distinct(texts, column.longest)
+    return [short[text] for text in texts]
+
+
+def _least_width(column: Metric, cells: Sequence[str]) -> int:
+    """The characters that a column needs: figures are never folded, text is."""
+    longest = max(map(len, cells), default=0)
+    heading = max(map(len, column.heading.split("\n")))
+    return max(heading, min(longest, _LEAST_TEXT) if column.text else longest)
 
 
 def fit(columns: Sequence[Metric], least: dict[str, int], width: int) -> list[Metric]:
@@ -190,7 +197,7 @@ def fit(columns: Sequence[Metric], least: dict[str, int], width: int) -> list[Me
     return shown
 
 
-def _table(rows: Rows, columns: Sequence[Metric], least: dict[str, int]) -> Any:
+def _table(columns: Sequence[Metric], cells: dict[str, list[str]], least: dict[str, int]) -> Any:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -200,13 +207,12 @@ def _table(rows: Rows, columns: Sequence[Metric], least: dict[str, int]) -> Any:
         table.add_column(
             Text(one.heading),
             justify="left" if one.text else "right",
-            vertical="top",
             no_wrap=not one.text,
             min_width=least[one.name],
             overflow="fold",
         )
-    for row in rows:
-        table.add_row(*(Text(_clean(one.printed(row))) for one in columns))
+    for row in zip(*(cells[one.name] for one in columns), strict=True):
+        table.add_row(*map(Text, row))
     return table
 
 

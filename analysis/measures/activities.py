@@ -36,7 +36,7 @@ METRICS = (
     Metric("max_us", "longest call", priority=0),
     Metric("class", "gemm, convolution, communication, memcpy, ...", text=True, table=False),
     Metric("name", "full kernel name; [CUDA memcpy HtoD] etc. for copies", text=True, priority=2,
-           show=lambda name: name if len(name) <= 60 else f"{name[:57]}..."),
+           longest=60),
 )  # fmt: skip
 SHARES = (
     FIELDS["world_size"],

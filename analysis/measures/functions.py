@@ -17,7 +17,7 @@ FUNCTION, COUNTER = "function", "counter"
 LEVELS = {"rank": RANK, "thread": Metric("thread", "thread of the rank, as the tool numbers it", key=True)}
 _NAME = Metric(
     "name", "function, or counter and what it counted", text=True, priority=2,
-    show=lambda name: name if len(name) <= 70 else f"{name[:67]}...",
+    longest=70,
 )  # fmt: skip
 FUNCTIONS = (
     Metric("calls", "number of calls, of all ranks and threads"),

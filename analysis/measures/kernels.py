@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display.metrics import RUN, Metric, columns, filled, names_of, records
-from analysis.display.numbers import digits, distinct, signed
+from analysis.display.numbers import digits, signed
 from analysis.display.terminal import Answer, Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.kernel_sums import DEFAULT_BY, has_kernels, kernel_sums, query
@@ -34,10 +34,10 @@ from profiling.findings import Finding
 
 TOP, TOP_OF_EACH = 25, 5  # kernels that the terminal shows of one run, of each of several
 BY = {
-    "kernel": Metric("kernel", "short name", text=True, key=True),
+    "kernel": Metric("kernel", "short name", text=True, key=True, longest=48),
     "class": Metric("class", "gemm, convolution, communication, ...", text=True, key=True),
-    "operator": Metric("operator", "e.g. aten::convolution", text=True, key=True),
-    "layer": Metric("layer", "e.g. layer1.0.conv1", text=True, key=True),
+    "operator": Metric("operator", "e.g. aten::convolution", text=True, key=True, longest=48),
+    "layer": Metric("layer", "e.g. layer1.0.conv1", text=True, key=True, longest=48),
     "direction": Metric("direction", "fprop, bprop, update, loader or none", text=True, key=True),
 }
 METRICS = (
@@ -299,7 +299,7 @@ def tables_of_change(
 
 # --- as the reference counted them --------------------------------------------------------------------
 
-_KERNEL = Metric("kernel", "kernel name, as in PyProf", text=True, key=True)
+_KERNEL = Metric("kernel", "kernel name, as in PyProf", text=True, key=True, longest=48)
 _DURATIONS = (
     _KERNEL,
     Metric("a_s", "sum of Sil(ns) over all launches with that direction in PyProf", "A\ns"),
@@ -486,6 +486,4 @@ def _table(
     first = rows.head(top or TOP)
     if len(first) < len(rows):
         caption = "\n".join(filter(None, [f"rows: {len(first)} of {len(rows)} (--top N)", caption]))
-    for name in {"kernel", "operator", "layer"} & {one.name for one in metrics}:
-        first = first.assign(**{name: first[name].map(distinct(first[name]))})
     return Part(title, first, filled([one for one in metrics if one.table], records(first)), caption)
