@@ -12,7 +12,7 @@ differences between runs. A whole and its parts are drawn together, and cut to w
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -180,26 +180,23 @@ def loss_of(points: Sequence[Point], efficiency_pct: float, parts: Mapping[Point
     if not pairs:
         return row
     taken_ns = sum(point.images / point.rate.value * 1e9 for point in points)  # mean steps
-    grown = sum(point.stages_ns - _work(point, base) * base.stages_ns for point, base in pairs)
-    by_stages = {name: float(ns) for name, ns in (100 * grown / taken_ns).items()}
+
+    def grown_pct(of: Callable[[Point], Any]) -> Any:
+        """Growth of a time, ns a step of a point, from the baselines."""
+        return 100 * sum(of(point) - _work(point, base) * of(base) for point, base in pairs) / taken_ns
+
+    by_stages = grown_pct(lambda point: point.stages_ns).to_dict()
     by_stages[LATE_RANKS] = sum(by_stages[name] for name in WAITS)
+    by_stages["few_steps"] = grown_pct(lambda point: point.tail_ns)
     row |= {f"loss_{name}_pct": pct for name, pct in by_stages.items()}
-    grown_ns = sum(point.tail_ns - _work(point, base) * base.tail_ns for point, base in pairs)
-    row["loss_few_steps_pct"] = 100 * grown_ns / taken_ns
     if row["loss_note"]:
         return row
-    row |= {
-        f"loss_{name}_pct": 100 * float(sum(
-            parts[point][name] - _work(point, base) * parts[base][name] for point, base in pairs
-        )) / taken_ns
-        for name in WAITS if all(name in parts[one] for pair in pairs for one in pair)
-    }  # fmt: skip
-    for name in _KEPT:
-        if all(name in parts[one] for pair in pairs for one in pair):
-            grown_ns = sum(
-                parts[point][name] - _work(point, base) * parts[base][name] for point, base in pairs
-            )
-            row |= estimates.columns_of(f"loss_{name}_pct", 100 * np.asarray(grown_ns) / taken_ns)
+    for name in (*WAITS, *_KEPT):
+        of_points = {one: parts[one].get(name) for pair in pairs for one in pair}
+        if all(of is not None for of in of_points.values()):
+            sampled = np.asarray(grown_pct(of_points.__getitem__))
+            column = f"loss_{name}_pct"
+            row |= {column: float(sampled)} if name in WAITS else estimates.columns_of(column, sampled)
     for whole in SPLIT:
         row |= _within_each_other(row, f"loss_{whole}_pct", [f"loss_{name}_pct" for name in WITHIN[whole]])
     attributed = sum(row.get(f"loss_{name}_pct", 0.0) for name in PARTS)

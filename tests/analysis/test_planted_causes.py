@@ -137,7 +137,7 @@ def test_one_rank_s_trace_tells_no_transfer_from_wait_and_says_so(slow_gpu, tmp_
     found = [one.data["kind"] for one in diagnosis(Context(study)) if one.code == "cause_of_loss"]
     assert found[0] == "exposed_communication"
     (loss,) = [one for one in page.sections if one.id == "loss"]
-    assert "exposed communication" in {trace["name"] for trace in loss.charts[0].figure["data"]}
+    assert "collectives, transfer or waiting" in {trace["name"] for trace in loss.charts[0].figure["data"]}
     assert "transfer_unknown" in {one.code for one in study.findings}
 
 
