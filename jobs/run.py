@@ -233,8 +233,16 @@ class Run(BaseModel):
         """Values that do not go together, a line each."""
         if self.attribute_from is not None and self.attribute_from >= self.batches:
             yield f"attribute_from {self.attribute_from} must be less than batches {self.batches}"
-        if self.profile_schedule:
-            yield from self._contradictions_of_schedule()
+        if text := self.profile_schedule:
+            steps = self.recordings
+            if self.profile not in ("torch", "none"):  # the unprofiled twin of such a run bears it too
+                yield f"profile_schedule works only with profile torch, not with {self.profile}"
+            if self.attribute_from is not None:
+                yield "profile_schedule and attribute_from exclude each other"
+            if not steps or not steps[0]:
+                yield f"profile_schedule {text} records nothing"
+            elif steps[-1].stop > self.batches:
+                yield f"profile_schedule {text} needs {steps[-1].stop} steps, batches is {self.batches}"
         if self.backend == "dp":
             if self.nodes > 1:
                 yield f"backend dp is for one node, not {self.nodes}; use ddp"
@@ -244,7 +252,17 @@ class Run(BaseModel):
                 option = "channels_last" if self.channels_last else "compile"
                 yield f"backend dp does not support {option}; use ddp"
         if self.graph:
-            yield from self._contradictions_of_graph()
+            first = STEPS_BEFORE_GRAPH
+            if self.device == "cpu":
+                yield "graph true needs a GPU; on device cpu use graph false"
+            if self.backend in ("dp", "horovod"):
+                yield f"graph true does not work with backend {self.backend}; use ddp or single"
+            if self.compile in ("max-autotune", "reduce-overhead"):
+                yield f"graph true and compile {self.compile} exclude each other"
+            if self.batches <= first:
+                yield f"graph true needs batches of {first + 1} or more: graphs begin at step {first}"
+            if self.profile != "none" and self.recordings[0].start - self.profiler_warm_up < first:
+                yield f"graph true: the profiler must start at step {first} or later (attribute_from)"
         if self.backend == "single" and self.world_size > 1:
             yield f"backend single is for one rank, not {self.world_size}; use ddp"
         if self.backend == "horovod" and self.grad == "bf16":
@@ -256,30 +274,6 @@ class Run(BaseModel):
                 yield str(error)
         if self.device == "cpu" and (instead := LOADERS[self.loader].on_cpu):
             yield f"loader {self.loader} needs a GPU; on device cpu use {instead}"
-
-    def _contradictions_of_schedule(self) -> Iterator[str]:
-        text, steps = self.profile_schedule, self.recordings
-        if self.profile not in ("torch", "none"):  # the unprofiled twin of such a run bears it too
-            yield f"profile_schedule works only with profile torch, not with {self.profile}"
-        if self.attribute_from is not None:
-            yield "profile_schedule and attribute_from exclude each other"
-        if not steps or not steps[0]:
-            yield f"profile_schedule {text} records nothing"
-        elif steps[-1].stop > self.batches:
-            yield f"profile_schedule {text} needs {steps[-1].stop} steps, batches is {self.batches}"
-
-    def _contradictions_of_graph(self) -> Iterator[str]:
-        first = STEPS_BEFORE_GRAPH
-        if self.device == "cpu":
-            yield "graph true needs a GPU; on device cpu use graph false"
-        if self.backend in ("dp", "horovod"):
-            yield f"graph true does not work with backend {self.backend}; use ddp or single"
-        if self.compile in ("max-autotune", "reduce-overhead"):
-            yield f"graph true and compile {self.compile} exclude each other"
-        if self.batches <= first:
-            yield f"graph true needs batches of {first + 1} or more: graphs begin at step {first}"
-        if self.profile != "none" and self.recordings[0].start - self.profiler_warm_up < first:
-            yield f"graph true: the profiler must start at step {first} or later (attribute_from)"
 
     def __hash__(self) -> int:
         return hash(self.model_dump_json())  # factors are a dict, which has none

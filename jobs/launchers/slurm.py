@@ -65,27 +65,25 @@ class Slurm(OnNodes):
 
     def reasons_against(self, run: Run) -> Iterator[str]:
         part, held, site = self.partition, self.allocation, self.site.where
+        has = part.nodes if part else len(held.nodes) if held else 0
+        place = f"the partition {part.name}" if part else "the allocation"
         if not self.has_srun:
             yield "launcher slurm: no srun on the PATH; is this a node of a Slurm cluster?"
-        if part is not None:
-            if run.nodes > part.nodes:
-                yield f"{run.nodes} nodes requested, but the partition {part.name} has {part.nodes}"
-        elif held is None:
+        elif not has:
             yield "launcher slurm runs in an allocation: sbatch slurm/sweep.sh, or salloc first"
-        elif run.nodes > len(held.nodes):
-            left_out = held.nodes_at_start - len(held.nodes)
-            failed = f" ({left_out} left out)" if left_out > 0 else ""
-            yield f"{run.nodes} nodes requested, but the allocation has {len(held.nodes)}{failed}"
-        if run.device != "cpu" and self.site.gpus_per_node:
-            asked, has = run.gpus_per_node, self.gpus_per_node
-            if asked > self.site.gpus_per_node:
-                by_site = self.site.gpus_per_node
+        if run.nodes > has:
+            left_out = held.nodes_at_start - has if held else 0
+            yield f"{run.nodes} nodes requested, but {place} has {has}" + (
+                f" ({left_out} left out)" if left_out else ""
+            )
+        if run.device != "cpu" and (by_site := self.site.gpus_per_node):
+            asked, there = run.gpus_per_node, self.gpus_per_node
+            if asked > by_site:
                 yield f"{asked} GPUs per node requested, but {site} says gpus_per_node: {by_site}"
-            if has is not None and asked > has:
-                where = f"nodes of partition {part.name} have" if part else "this job has"
+            if there is not None and asked > there:
                 yield (
-                    f"{asked} GPUs per node requested, but {where} {has}: correct gpus_per_node in {site}, "
-                    f"or submit with --gpus-per-node={asked}"
+                    f"{asked} GPUs per node requested, but {place} has {there}: correct gpus_per_node in "
+                    f"{site}, or submit with --gpus-per-node={asked}"
                 )
         ranks, cpus = run.ranks_per_node, self._cpus
         if cpus < ranks <= self.node_cpus:

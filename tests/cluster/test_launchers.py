@@ -155,7 +155,7 @@ def test_nodes_that_slurm_has_taken_are_gone(launcher, monkeypatch):
         (Slurm(Site(), None, CPU_NODE, partition=MAIN), {"device": "gpu"},
              "a node of partition main has no usable GPU"),
         (Slurm(Site(gpus_per_node=2, name="mine"), None, NODE, gpus_per_node=0, partition=MAIN),
-             {"gpus_per_node": 2}, "nodes of partition main have 0: correct gpus_per_node in"),
+             {"gpus_per_node": 2}, "the partition main has 0: correct gpus_per_node in"),
         (Slurm(Site(gpus_per_node=1, name="mine"), FOUR, NODE), {"gpus_per_node": 2},
              "2 GPUs per node requested, but mine says gpus_per_node: 1"),
             (Slurm(Site(gpus_per_node=2, name="mine"), FOUR, NODE, gpus_per_node=0), {"gpus_per_node": 2},
