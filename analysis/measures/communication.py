@@ -144,7 +144,10 @@ def figures(calls: pd.DataFrame, steps: int, timed: int, residual_ns: float) -> 
     }
     if math.isnan(residual_ns) or math.isnan(transfer):
         return row
-    transferring = sum(_transferring_ns(of_rank) for _, of_rank in calls.groupby("rank"))
+    end = calls["end_ns"].astype(np.int64)
+    begin = end - calls["transfer_ns"].astype(np.int64)
+    ranks = calls.groupby("rank").groups.values()
+    transferring = sum(length(union(begin[of].to_numpy(), end[of].to_numpy())) for of in ranks)
     return row | {
         "transfer_ms": transfer / steps / 1e6,
         "transferring_ms": transferring / steps / 1e6,
@@ -152,12 +155,6 @@ def figures(calls: pd.DataFrame, steps: int, timed: int, residual_ns: float) -> 
         "clock_residual_us": residual_ns / 1e3,
         "algbw_gb_per_s": known / transfer if transfer else math.nan,
     }
-
-
-def _transferring_ns(calls: pd.DataFrame) -> int:
-    """The time in which any of a rank's calls transfers."""
-    end = calls["end_ns"].to_numpy().astype(np.int64)
-    return length(union(end - calls["transfer_ns"].to_numpy().astype(np.int64), end))
 
 
 def bandwidth(

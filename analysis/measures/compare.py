@@ -5,7 +5,7 @@ shown where the intervals of both, each within its run, do not meet. What other 
 known from one of each.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import output
-from analysis.display.metrics import IN_RUN, JOB, NOMINAL, Metric, fields, names_of, records
+from analysis.display.metrics import IN_RUN, JOB, NOMINAL, Metric, fields, names_of
 from analysis.display.numbers import probability, signed
 from analysis.display.terminal import Answer
 from analysis.frames.anatomy import anatomy as anatomy_frame
@@ -293,7 +293,11 @@ def _configurations(runs: pd.DataFrame, side: str) -> list[tuple[tuple[str, str]
 def _note_unlike(a: Study, b: Study, every_a: Sequence, every_b: Sequence) -> None:
     """Findings on what was not compared, and on what may explain a difference."""
     for study, side, own, other in ((a, "A", every_a, every_b), (b, "B", every_b, every_a)):
-        alone = sorted(" ".join(_level(*level) for level in one) for one in own if one not in other)
+        missing = [one for one in own if one not in other]
+        # A factor of the program's own that is None is another program's.
+        alone = sorted(
+            " ".join(f"{name.removeprefix(FACTOR)}={value}" for name, value in one) for one in missing
+        )
         if alone:
             study.note("not_compared", side=side, what=alone)  # type: ignore[arg-type]
     spans = [
@@ -306,14 +310,6 @@ def _note_unlike(a: Study, b: Study, every_a: Sequence, every_b: Sequence) -> No
     devices = [{device for run in study.of_kind("run") for device in run.devices} for study in (a, b)]
     if all(devices) and devices[0] != devices[1]:
         b.note("devices_differ", side=BOTH, devices=devices[0] | devices[1])
-
-
-def _level(name: str, value: str) -> str:
-    """``loader=pytorch``; ``without lr`` of a program without that factor."""
-    own = name.removeprefix(FACTOR)
-    if value != _NONE:
-        return f"{own}={value}"
-    return f"without {own}" if name.startswith(FACTOR) else f"{name} unknown"
 
 
 def _nearest_differ(a: Study, b: Study, across: Sequence[str]) -> list[str]:
@@ -361,7 +357,11 @@ def differences(pairs: pd.DataFrame) -> pd.DataFrame:
         rows["verdict"] = _verdicts(rows)
         rows = pd.concat([of_kind.reset_index(drop=True).drop(columns=["runs_a", "runs_b"]), rows], axis=1)
         if kind == "kernels":
-            rows["verdict"] = [_of_kernel(row) for row in records(rows)]
+            # A kernel that is called more often is not slower.
+            calls, each = effects(rows["calls_a"], rows["a"], rows["calls_b"], rows["b"])
+            found, more = rows["verdict"].isin([SLOWER, FASTER]), abs(calls) > abs(each)
+            kinds = [found & calls.isna(), found & more & (rows["verdict"] == SLOWER), found & more]
+            rows["verdict"] = np.select(kinds, [OTHER_CALLS, "more calls", "fewer calls"], rows["verdict"])
         figures.append(rows)
         if kind == "step" and len(strata) > 1:
             combined = pd.DataFrame([{"kind": "combined", "quantity": _OF_ALL, **_tested(strata, 1)}])
@@ -394,18 +394,6 @@ def _verdicts(rows: pd.DataFrame) -> np.ndarray:
     rows["p_value"] = holm(rows["p_value"].tolist())
     few, chance = rows["least_p"] > SIGNIFICANCE, rows["p_value"] > SIGNIFICANCE
     return np.select([few, chance, rows["effect_pct"] > 0], [TOO_FEW, NO_DIFFERENCE, SLOWER], FASTER)
-
-
-def _of_kernel(row: Mapping[str, Any]) -> str:
-    """The verdict of a kernel's time per step, in which a kernel that is called more often is not slower."""
-    if row["verdict"] not in (SLOWER, FASTER):
-        return str(row["verdict"])
-    by_calls, by_duration = effects(row["calls_a"], row["a"], row["calls_b"], row["b"])
-    if np.isnan(by_calls):
-        return OTHER_CALLS
-    if abs(by_calls) > abs(by_duration):
-        return "more calls" if row["verdict"] == SLOWER else "fewer calls"
-    return str(row["verdict"])
 
 
 # --- traces -----------------------------------------------------------------------------------------------

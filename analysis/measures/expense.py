@@ -151,9 +151,10 @@ def ranks(study: Study) -> pd.DataFrame:
                 "local_rank": report.local_rank, "node": report.hostname, "gpus": source.gpus_per_rank,
                 **{name: getattr(report, of) for name, (of, _) in _OF_RANK.items()},
                 "first_step_s": _first_step_s(study, source, report.rank),
-                "notes": [*report.unmetered, *([] if report.metered_s else [_not_metered(source)])],
+                "notes": [*report.unmetered, *([] if report.metered_s else [why])],
             }
             for source in study.of_kind("run")
+            for why in [_OWN_PROGRAM if source.fields.get("program") else _OLD]
             for report in (source.manifest.ranks if source.manifest else [])
         ]  # fmt: skip
         names = ["path", "profile", "rank", "local_rank", "node", "gpus", *_OF_RANK, "first_step_s", "notes"]
@@ -163,10 +164,6 @@ def ranks(study: Study) -> pd.DataFrame:
         numbers["memory_gb"] = numbers["memory_gb"].where(numbers["memory_gb"] > 0)  # else not recorded
         kept["reports of ranks"] = frame.assign(**numbers)
     return kept["reports of ranks"]
-
-
-def _not_metered(source: Source) -> str:
-    return _OWN_PROGRAM if source.fields.get("program") else _OLD
 
 
 def _first_step_s(study: Study, source: Source, rank: int) -> float | None:

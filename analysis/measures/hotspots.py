@@ -15,12 +15,10 @@ from analysis.display.numbers import with_open_ends
 from analysis.display.terminal import Answer, Part
 from analysis.frames.kernel_sums import kernel_sums, query_arrays
 from analysis.frames.measure import measure
-from analysis.frames.steps import counted_steps
 from analysis.frames.study import Source, Study
 from analysis.measures import kernels, peaks
 from analysis.measures.kernels import BY
 from analysis.statistics import inside_run
-from jobs.run import Run
 from profiling import schemas
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError, did_you_mean
@@ -211,7 +209,8 @@ def hotspots(study: Study, top: int = 5, run: str | None = None) -> Answer:
     # A kernel takes no negative time: an interval that reaches there says nothing.
     usable = [with_open_ends(row, ["ms_per_step"]) for row in records(rows)]
     shown = filled(columns([metric for metric in METRICS if metric.table]), usable)
-    part = Part("Hottest kernels", usable, shown, _caption(study, timing, tool))
+    caption = "Times: profiled steps" + (f"; counters: {tool}, another run" if tool else "")
+    part = Part("Hottest kernels", usable, shown, caption)
     return Answer(rows, METRICS, [part])
 
 
@@ -237,14 +236,3 @@ def _functions(timers: pd.DataFrame, counters: pd.DataFrame, top: int) -> pd.Dat
     rows = pd.DataFrame({"kernel": spent.index, "cpu_s": spent.to_numpy() / 1e9, "counters": "vtune"})
     rows = rows.assign(**{"class": rows["kernel"].map(classify)}).join(counters, on="kernel")
     return rows.assign(why=np.where(rows["ipc"] < _LOW["ipc"], "latency", "unknown"))
-
-
-def _caption(study: Study, timing: Source, tool: str) -> str:
-    """Of which steps the times are, and whose counters stand beside them."""
-    counted = counted_steps(study, timing)
-    first = counted.steps.start if counted else 0
-    run = timing.manifest.run if timing.manifest else Run(**timing.fields)
-    ranges = [range(max(one.start, first), one.stop) for one in run.recordings if one.stop > first]
-    steps = ", ".join(f"{one.start}-{one.stop - 1}" if len(one) > 1 else f"{one.start}" for one in ranges)
-    counters = f"; counters: {tool}, another run" if tool else ""
-    return f"Times: steps {steps} of {run.batches}, ranks: {timing.ranks}{counters}"

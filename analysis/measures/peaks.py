@@ -64,6 +64,7 @@ class Peak(BaseModel):
         return None if self.gb_per_s is None else 1e9 * self.gb_per_s
 
 
+@cache
 def read_peaks(path: Path = _FILE) -> list[Peak]:
     """The entries of a peaks file.
 
@@ -79,11 +80,6 @@ def read_peaks(path: Path = _FILE) -> list[Peak]:
         raise UserError(f"{path}: entry {place}: {first['msg'].lower()}; {needed}") from None
 
 
-@cache
-def _all(own: Path | None) -> tuple[Peak, ...]:
-    return (*(read_peaks(own) if own else ()), *read_peaks())
-
-
 def find(device: str, own: Path | None = None) -> Peak | None:
     """The datasheet peaks of ``device`` (as NVML or torch names it), or None if no entry matches.
 
@@ -94,7 +90,7 @@ def find(device: str, own: Path | None = None) -> Peak | None:
     if slice_of := _MIG.fullmatch(name):
         whole = find(slice_of["gpu"], own)
         return _slice(whole, name, slice_of) if whole else None
-    for peak in _all(own):
+    for peak in (*(read_peaks(own) if own else ()), *read_peaks()):
         pattern = peak.match.pattern if peak.match else re.escape(peak.name)
         if name.lower() == peak.name.lower() or re.fullmatch(pattern, name, re.IGNORECASE):
             return peak

@@ -270,7 +270,7 @@ def findings(points: Sequence[Point]) -> Iterator[Finding]:
             for one in (point, point.base)
         )
         # Where ranks have GPUs, CPU threads do little of the work.
-        if devices <= {"cpu"} and threads and base and threads != base:
+        if devices == {"cpu"} and threads and base and threads != base:
             differ = {"threads": threads, "base": base}
             yield Finding("threads_differ", configuration=_label(point, points), data=differ)
     for differing in {tuple(sorted(one)) for one in lengths.values() if len(one) > 1}:

@@ -311,13 +311,6 @@ def _of_own(study: Study, source: Source) -> dict[str, float]:
     return figures
 
 
-def _of_table(study: Study, sql: str, figures: Sequence[str], table: Source) -> pd.DataFrame | None:
-    """The figures of each run in a table of the reference's."""
-    if table.kind == "tau_intervals" and batches_of(study, table) == 1:
-        return None  # runs of one step measure startup
-    return _runs_of(study, table, sql, *figures)
-
-
 def messages(study: Study) -> pd.DataFrame:
     """A row a configuration of TAU tables and of runs under TAU; with :data:`CALLS`.
 
@@ -327,12 +320,16 @@ def messages(study: Study) -> pd.DataFrame:
     own = _own_runs(study)
     named = [*ID_FIELDS, *telling([dict(source.fields) for source in own], _MORE_FIELDS)]
     runs = []
-    for tables, sql, names in (
-        (study.tau_intervals, _TIME, FIGURES[:1]),
-        (study.tau_atomics, _SIZES, FIGURES[1:]),
-    ):
-        for _, found in study.each(tables, partial(_of_table, study, sql, names)):
-            runs.append(found.assign(world_size=found["nodes"] * found["gpus_per_node"]))
+    asked = {"tau_intervals": (_TIME, FIGURES[:1]), "tau_atomics": (_SIZES, FIGURES[1:])}
+
+    def of_table(table: Source) -> pd.DataFrame | None:
+        if table.kind == "tau_intervals" and batches_of(study, table) == 1:
+            return None  # runs of one step measure startup
+        sql, names = asked[table.kind]
+        found = _runs_of(study, table, sql, *names)
+        return found.assign(world_size=found["nodes"] * found["gpus_per_node"])
+
+    runs += [found for _, found in study.each(study.of_kind("tau_intervals", "tau_atomics"), of_table)]
     for source, known in study.each(own, partial(_of_own, study)):
         values = {name: source.fields.get(name) for name in named} | {"world_size": source.world_size}
         runs.append(pd.DataFrame([values | known] if known else [], dtype=object))

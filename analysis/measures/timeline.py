@@ -120,13 +120,11 @@ def of_kernels(table: pa.Table, flow: np.ndarray | None = None) -> Tracks:
     }  # fmt: skip
     slices = Slices(track, start, end, text["short_name"], text["class"], arguments, flow)
     ordered = slices.only(np.lexsort((-end, start, track)))
-    return _in_lanes([_stream(*row) for row in used.itertuples(index=False)], ordered)
-
-
-def _stream(kind: int, device: int, stream: int) -> str:
-    """The name of a track: GPU 0 · stream 7, communication · thread 12."""
-    name = _KINDS[kind] or (f"GPU {device}" if device >= 0 else "host")
-    return f"{name} · {'stream' if device >= 0 else 'thread'} {stream}" if stream >= 0 else name
+    names = []  # GPU 0 · stream 7, communication · thread 12
+    for of_kind, device, stream in used.itertuples(index=False):
+        name = _KINDS[of_kind] or (f"GPU {device}" if device >= 0 else "host")
+        names.append(f"{name} · {'stream' if device >= 0 else 'thread'} {stream}" if stream >= 0 else name)
+    return _in_lanes(names, ordered)
 
 
 def of_path(pieces: pd.DataFrame) -> Tracks:
@@ -279,7 +277,6 @@ def _write(study: Study, source: Source, timeline: Written, trace: TraceWriter, 
         index = np.concatenate([rank.batches["batch_index"].to_numpy() for rank in ranks])
         raise UserError(f"--batches: {source.id} has steps {index.min()} to {index.max()}")
     trace.start(int(min(begins)))
-    _about(timeline, ranks, trace, int(min(begins)))
     paths = study.use(source, lambda run: paths_of(study, run)) if source.tables("kernels") else None
     pieces = dict(list(paths.pieces.groupby("rank"))) if paths and len(paths.pieces) else {}
     for rank, (low, high) in zip(ranks, limits, strict=True):
@@ -374,20 +371,6 @@ def _name(source: Source, rank: int) -> str:
     known = of_job or [(one.rank, one.hostname, one.device) for one in reports]
     texts = [text for number, *texts in known if number == rank for text in texts if text]
     return " · ".join([f"rank {rank}", *texts])
-
-
-def _about(timeline: Written, ranks: Sequence[_Rank], trace: TraceWriter, start_ns: int) -> None:
-    """The track "about": the run, what the alignment leaves, how far each rank's clock was ahead."""
-    track, at = np.array([trace.track(None, "about")]), np.array([start_ns])
-    residual = timeline.clock_residual_ns
-    arguments: dict[str, Words | np.ndarray] = {}
-    if residual is not None:
-        arguments["clock_residual_ns"] = np.array([residual])
-        for rank in ranks:
-            arguments[f"clock_of_rank_{rank.number}_ahead_ns"] = rank.clock.ahead_ns(at).astype(float)
-    for number, line in enumerate(lines(timeline.findings)):
-        arguments[f"note_{number + 1}"] = Words.same(line, 1)
-    trace.slices(Slices(track, at, None, Words.same(timeline.run, 1), None, arguments))
 
 
 # --- the command --------------------------------------------------------------------------------------

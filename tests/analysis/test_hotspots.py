@@ -136,7 +136,7 @@ def test_of_several_points_the_asked_one_is_shown_with_its_own_counters(timed, t
     assert "run_9" in one_line_error(run(MODULE, timed, "--run", "run_9"))
 
 
-def test_the_interval_is_over_the_batches_and_the_caption_says_which(timed):
+def test_the_interval_is_over_the_batches(timed):
     rank = next(timed.iterdir()) / "rank_0000"
     table = tables.read(rank, "kernels").to_pandas()
     planted = np.random.default_rng(0).normal(40, 4, 20)  # ms; 20 of 40 batches are recorded
@@ -151,8 +151,6 @@ def test_the_interval_is_over_the_batches_and_the_caption_says_which(timed):
     error = planted.std() / np.sqrt(20)
     assert low < planted.mean() < high and 4 * error < high - low < 14 * error
     assert still["ms_per_step_low"] == still["ms_per_step_high"] == 15
-    said = " ".join(run(MODULE, timed).out.split())
-    assert "steps 20-39 of 40" in said
 
 
 def test_times_and_intervals_are_of_the_steps_that_analysis_kernels_counts(tmp_path):
@@ -170,7 +168,6 @@ def test_times_and_intervals_are_of_the_steps_that_analysis_kernels_counts(tmp_p
     }
     every = dict(kernels_frame(study)[["kernel", "ms_per_step"]].itertuples(index=False))
     assert all(row["ms_per_step"] == every[row["kernel"]] for row in hot)
-    assert answer.tables[0].caption.startswith("Times: steps 3-39 of 40")
 
 
 def test_functions_of_vtune_are_rows_of_their_own(timed, tmp_path):

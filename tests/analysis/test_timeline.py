@@ -103,7 +103,6 @@ def test_every_row_of_the_tables_is_a_slice(perfetto, sweep):
     )
     batches, recorded = 40 * RANKS, 20 * RANKS
     assert found == {
-        "about": 1,
         "steps": batches,
         "stages": 5 * batches,
         "GPU 0 · stream 7": 4 * recorded,
@@ -126,11 +125,6 @@ def test_ranks_are_on_one_clock_to_the_nanosecond(perfetto):
     assert len(rows) == 20 and {ranks for _, _, ranks in rows} == {RANKS}
     processes = dict(perfetto.rows("select pid, name from process where name is not null"))
     assert processes == {rank: f"rank {rank} · node0 · NVIDIA A100-SXM4-40GB" for rank in range(RANKS)}
-    about = dict(perfetto.rows(
-        "select key, real_value from args join slice using (arg_set_id) where slice.name like 'run_%'"
-    ))  # fmt: skip
-    assert about["debug.clock_residual_ns"] == 0
-    assert about["debug.clock_of_rank_2_ahead_ns"] == AHEAD_NS
 
 
 def test_kernels_keep_their_times_and_arguments(perfetto, sweep):
@@ -177,7 +171,7 @@ def test_the_trace_is_what_the_published_schema_says(sweep, tmp_path):
     made = written(sweep, tmp_path / "t.gz")
     packets = parsed(tmp_path / "t.gz").packet
     kinds = Counter(packet.track_event.type for packet in packets if packet.HasField("track_event"))
-    assert kinds[1] == kinds[2] == sum(made.slices.values()) and kinds[3] == 1
+    assert kinds[1] == kinds[2] == sum(made.slices.values()) and not kinds[3]
     assert not any(packet.FindInitializationErrors() for packet in packets)
 
 
