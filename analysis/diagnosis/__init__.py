@@ -14,13 +14,14 @@ from analysis.diagnosis.evidence import (
     HEADINGS,
     PARTS,
     PLACES,
+    WORDS,
     Evidence,
     finest_ms,
     in_words,
     predicted,
     widest,
 )
-from analysis.diagnosis.runs import advised, of_rows
+from analysis.diagnosis.runs import WAITING_SHARE_PCT, advised, of_rows
 from analysis.display.metrics import IN_RUN, Metric, called, records
 from analysis.display.terminal import Answer
 from analysis.frames.anatomy import anatomy as anatomy_frame
@@ -47,6 +48,7 @@ METRICS = (
     Metric("text", "the finding in words", text=True),
 )
 COLUMNS = {"Columns (a row a finding):": METRICS}
+NO_TIMES = "no timed kernels and one number of ranks"
 NO_DURATIONS = "kernel tables hold no step durations"
 _LEAST_SAVED_PCT = 5.0
 _MOST_JOBS = 3  # of unlike traces that are described
@@ -75,7 +77,8 @@ def diagnosis(evidence: Evidence) -> list[Finding]:
     """The findings, in their order: the step, its scaling, the loss, what to try."""
     if len(evidence.own):
         return [*_incomplete(evidence.study), *_of_runs(evidence)]
-    return [*(_of_traces(evidence) if evidence.traces else []), *_of_reference(evidence)]
+    found = [*(_of_traces(evidence) if evidence.traces else []), *_of_reference(evidence)]
+    return found or [Finding("scaling_unknown", data={"reason": NO_TIMES})]
 
 
 def _of_runs(evidence: Evidence) -> list[Finding]:
@@ -138,15 +141,16 @@ def _of_traces(evidence: Evidence) -> list[Finding]:
     partial = any(one.code == "profiles_missing" for one in limits)
     late = evidence.once(widest)
     verdicts = stragglers.verdict(late.rows) if late and late.lateness else []
+    taken = [_traced_step(source, steps[source.id]) for source in jobs if source.id in steps]
     return [
         *limits,
         *_traced_efficiency(evidence),
-        *(one for source in jobs if source.id in steps for one in _traced_step(source, steps[source.id])),
+        *taken,
         # Of some ranks it is not known whether they transferred or waited for the others.
         *([] if partial else [one for source in jobs for one in _longest_collective(evidence, source)]),
         *([] if partial else [one for one in verdicts if one.code == "straggler"]),
         *([] if partial else _saving(evidence)),
-        *_record_more(limits),
+        *(_record_more(limits) or [one for step in taken for one in _against(step)]),
     ]
 
 
@@ -195,7 +199,17 @@ def _traced_efficiency(evidence: Evidence) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _traced_step(source: Source, row: Mapping[str, Any]) -> list[Finding]:
+def _against(step: Finding) -> list[Finding]:
+    """What may help against the largest part that a step need not have, if that is much of it."""
+    shares = {name: share for name, share in step.data["parts_pct"].items() if name in WORDS["avoidable"]}
+    part = max(shares, key=lambda name: shares[name], default="")
+    if not part or shares[part] < WAITING_SHARE_PCT:
+        return []
+    found = advised(PARTS[part]["name"], PARTS[part]["advice"], ours=False)
+    return [one.of(run=step.run) for one in found]
+
+
+def _traced_step(source: Source, row: Mapping[str, Any]) -> Finding:
     parts_ms = dict(sorted(finest_ms(row).items(), key=lambda part: -part[1]))
     shares = {name: 100 * ms / row["wall_ms"] for name, ms in parts_ms.items() if name in PARTS}
     data = {
@@ -203,7 +217,7 @@ def _traced_step(source: Source, row: Mapping[str, Any]) -> list[Finding]:
         "n": len(source.job.ranks) if source.job else 1, "of": source.ranks, "parts_ms": parts_ms,
         "parts_pct": shares, "steps": row["attributed_steps"], "shares": in_words(shares),
     }  # fmt: skip
-    return [Finding("traced_step_takes", run=source.id, data=data)]
+    return Finding("traced_step_takes", run=source.id, data=data)
 
 
 def _longest_collective(evidence: Evidence, source: Source) -> list[Finding]:

@@ -435,9 +435,8 @@ def _advice(row: Mapping[str, Any], rows: Rows, gained: Rows, causes: Sequence[F
                 found[code] = _simulated(row, code, gain, ours)
                 settable += [] if one.get("only") else [code]
         others = {code: one for code, one in known.items() if one.get("what_if") not in simulated}
-        words = [code for code, one in others.items() if not one.get("only")]
         if not plain and (of_late or not settable) and cause.code != "cause_uncertain":
-            plain = advised(cause.data.get("name", f"late {cause.data.get('why')}"), words, ours)
+            plain = advised(cause.data.get("name", f"late {cause.data.get('why')}"), list(others), ours)
     order = sorted(found.values(), key=lambda one: (_PRICES.index(one.data["price"]), -one.data["gain_pct"]))
     return [*order[:_MOST_GAINS], *plain]
 
@@ -447,7 +446,8 @@ def _is_done(advice: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
 
 
 def advised(against: str, codes: Sequence[str], ours: bool) -> list[Finding]:
-    """What may help, in words for our own trainer's runs or others; none without codes."""
+    """What may help, in words for our own trainer's runs or others; bounds, which nobody can set, are not."""
+    codes = [code for code in codes if not _ADVICE[code].get("only")]
     data = {"against": against, "advice": codes, "words": [_words(code, ours) for code in codes]}
     return [Finding("advice", data=data)] if codes else []
 
