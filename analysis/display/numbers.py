@@ -1,6 +1,7 @@
 """Print a value with as many digits as one reads, an interval, and the label of a configuration."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -106,8 +107,8 @@ def distinct(names: Iterable[str], most: int) -> dict[str, str]:
             short[name] = (
                 head if len(alike) == 1 else f"{name[:12]}...{_cut(name[max(0, shared - 4) :], most - 15)}"
             )
-    taken = list(short.values())
-    return {name: text if taken.count(text) == 1 else name for name, text in short.items()}
+    taken = Counter(short.values())
+    return {name: text if taken[text] == 1 else name for name, text in short.items()}
 
 
 def _cut(text: str, most: int) -> str:
