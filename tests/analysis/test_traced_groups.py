@@ -86,6 +86,8 @@ def test_the_anatomy_of_a_mesh_adds_up(mesh):
     transfer, wait = sum(one[3] for one in CALLS), 15 * (1 + 1 + 3 + 1) / 4
     assert row["exposed_transfer_ms"] == pytest.approx(transfer / 1e3, abs=1e-3)
     assert row["exposed_wait_ms"] == pytest.approx(wait / 1e3, abs=1e-3)
+    # Whatever group waits for rank 3, it is for its kernels.
+    assert row["wait_compute_ms"] == pytest.approx(row["exposed_wait_ms"], rel=0.01)
     classes = dict(kernels_frame(mesh, by=["class"])[["class", "ms_per_step"]].itertuples(index=False))
     assert set(classes) == {"gemm", "communication"}
 
