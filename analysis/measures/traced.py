@@ -13,6 +13,7 @@ import pandas as pd
 from analysis.display.metrics import FIELDS, IN_RUN, JOB, Metric, columns, names_of
 from analysis.display.terminal import Answer, Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
+from analysis.frames.behind import WAITS
 from analysis.frames.divide import PARTS, SPLIT, WITHIN
 from analysis.frames.steps import steps
 from analysis.frames.study import Source, Study
@@ -21,7 +22,8 @@ from analysis.measures.points import Scaling
 
 # What a step is made of, each time once.
 GREW = tuple(name for part in PARTS for name in (WITHIN[part] if part in SPLIT else (part,)))
-_PARTS = tuple(dict.fromkeys(f"{name}_ms" for name in (*PARTS, *GREW)))
+_GREW = (*GREW, *WAITS)  # and waits by cause, parts of exposed_wait
+_PARTS = tuple(dict.fromkeys(f"{name}_ms" for name in (*PARTS, *_GREW)))
 METRICS = (
     JOB,
     FIELDS["world_size"],
@@ -34,14 +36,17 @@ METRICS = (
     ),
     Metric("base_world_size", "number of ranks of the baseline"),
     *(
-        Metric(f"grew_{name}_ms", f"growth of {name.replace('_', ' ')} per step, relative to the baseline")
-        for name in GREW
+        Metric(
+            f"grew_{name}_ms", f"growth of {name.replace('_', ' ')} per step, relative to the baseline",
+            detail=name in WAITS,
+        )
+        for name in _GREW
     ),
 )  # fmt: skip
 COLUMNS = {"Traces (one row per job):": METRICS}
 _COMPARED = (
     "speedup", "scaling_efficiency_pct", "scaling_efficiency_pct_low", "scaling_efficiency_pct_high",
-    *(f"grew_{name}_ms" for name in GREW),
+    *(f"grew_{name}_ms" for name in _GREW),
 )  # fmt: skip
 # Of the launches of two jobs the share that they have in common, from which they are the same program: on
 # more ranks a library may choose other kernels for a few layers; another model shares about half.
@@ -114,7 +119,7 @@ def _compared(group: pd.DataFrame, kind: Scaling) -> pd.DataFrame:
         # Of two intervals, each within its run: the widest that both allow.
         "scaling_efficiency_pct_low": low,
         "scaling_efficiency_pct_high": high,
-        **{f"grew_{name}_ms": compared[f"{name}_ms"] - base[f"{name}_ms"] for name in GREW},
+        **{f"grew_{name}_ms": compared[f"{name}_ms"] - base[f"{name}_ms"] for name in _GREW},
     }, index=compared.index)  # fmt: skip
 
 
