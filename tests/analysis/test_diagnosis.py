@@ -353,3 +353,27 @@ def test_watched_programs_sweeps_and_reports_end_with_the_first_lines(tmp_path, 
     assert step == rows[0]["text"] and rows[0]["code"] == "step_takes"
     (waits,) = [row for row in rows if row["code"] == "step_waits"]
     assert waits["cause"] == "data" and waits["of"] == "8 GPUs" and waits["cost_ms"] > 80
+
+
+@pytest.mark.parametrize(
+    ("data", "first"),
+    [
+        ("kineto/dlrm_8ranks", "one_step"), ("kineto/nccl_data.json.gz", "profiles_missing"),
+        ("kineto/resnet50_v100_dims_old_schema.json.gz", "traced_step_takes"),
+        ("nsys/h100_2gpu_1s.sqlite", "traced_step_takes"),
+        ("horovod/timeline_4ranks_cpu.json.gz", "scaling_unknown"),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_traces_is_consistent(data, first, shared_data, tmp_path):
+    convert([str(shared_data / data), "--out", str(tmp_path)])
+    found = diagnose(Evidence(load(tmp_path)))
+    check(found)
+    assert found[0].code == first and {one.code for one in found} <= set(PLACES)
+    words = " ".join(map(str, found))
+    assert not any(option in words for option in OUR_OPTIONS)
+
+
+def test_tables_of_startup_are_said_to_be_no_answer_on_training(shared_data):
+    found = diagnose(Evidence(load(shared_data / "surfboard" / "tau")))
+    check(found)
+    assert [one.code for one in found] == ["tables_of_startup"]
