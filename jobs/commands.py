@@ -78,20 +78,12 @@ def listing() -> str:
     return "\n".join([*lines, "", _TAIL])
 
 
-def version() -> str:
-    """The version that is installed."""
-    try:
-        return f"scaleprof {metadata.version('scaleprof')}"
-    except metadata.PackageNotFoundError:
-        raise UserError("no version is known: scaleprof is not installed here (make setup)") from None
-
-
 def _run() -> int:
     word, *words = sys.argv[1:] or ["--help"]
     if word.startswith("-"):
         if word not in _FLAGS:
             raise UserError(f"unknown flag {word}{did_you_mean(word, dict.fromkeys(_FLAGS.values()))}")
-        print(version() if word == "--version" else listing())
+        print(f"scaleprof {metadata.version('scaleprof')}" if word == "--version" else listing())
         return EXIT_DONE
     if word not in COMMANDS:
         raise UserError(f"unknown command {word!r}{did_you_mean(word, COMMANDS, see='scaleprof --help')}")

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any, cast
 
 from pydantic import BaseModel
@@ -178,7 +179,9 @@ def print_plan(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: S
     planned = plan(execution, sweep_runs)
     done = [execution.done(each) for each in planned.possible if each not in planned.todo]
     done_s = [store.read_record(each / store.MANIFEST, Manifest).seconds for each in done]
-    progress.print_outlook(console, execution.directory, len(planned.todo), done_s)
+    todo = len(planned.todo)
+    left = f" ({progress.in_words(todo * fmean(done_s))})" if todo and done_s else ""
+    say(console, f"{execution.directory}: to do: {todo}{left}, done: {len(done_s)}", "bold")
     progress.print_excluded(console, excluded)
     print_impossible(console, execution, planned)
     commands = []

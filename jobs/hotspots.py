@@ -71,7 +71,8 @@ def main() -> int:
         raise UserError(f"{arguments.config}: hot spots of a program: profile: torch, then analysis.kernels")
     texts = {name: getattr(arguments, name) for name in SIZES}
     sized = {name: parse_value(name, text) for name, text in texts.items() if text is not None}
-    run = of_one_rank(first.configuration, sized)
+    # Of several ranks counters cannot be read: each kernel is repeated, and a collective would wait for ever.
+    run = make_run({**first.configuration.model_dump(), **_ALONE, **_SHORT, **_USUAL, **sized})
     _say(describe(run))
     # Fields outside a run's id that tell its configuration from others measured in the same directory.
     outside = {*first.outside, *sized} & set(OUTSIDE_FIELDS) - {*_ALONE, *_SHORT, *_USUAL}
@@ -86,14 +87,6 @@ def main() -> int:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def of_one_rank(run: Run, sized: dict) -> Run:
-    """The run that finds the hottest kernels of a configuration: one rank, few batches, the torch profiler.
-
-    Of several ranks counters cannot be read: each kernel is repeated, and a collective would wait for ever.
-    """
-    return make_run({**run.model_dump(), **_ALONE, **_SHORT, **_USUAL, **sized})
 
 
 def measure(sweep_run: SweepRun, directory: Path, top: int, machine: Machine) -> None:

@@ -46,91 +46,71 @@ class Limits:
     sign_of_life: Callable[[], Hashable] = lambda: None  # a value that changes as the run gets on
 
 
-class Running:
-    """Processes that have been started; :meth:`poll` until they have ended, and :meth:`end` in any case."""
-
-    def __init__(self, processes: Sequence[Process], log: Path, limits: Limits, cwd: Path) -> None:
-        self._limits = limits
-        self._names = [process.name for process in processes]
-        self._children: list[subprocess.Popen] = []
-        self._started = self._last_sign = self._looked = time.monotonic()
-        self._sign: Hashable = None
-        with log.open("ab") as output:
-            try:
-                for process in processes:
-                    with unheard():
-                        self._children.append(_start(process, output.fileno(), cwd))
-            except BaseException:
-                self.end()
-                raise
-
-    def poll(self) -> Ended | None:
-        """How they ended; None while they run."""
-        codes = [child.poll() for child in self._children]
-        bad = [(code, index) for index, code in enumerate(codes) if code]
-        if bad:
-            _wait(self._children, GRACE_S)
-            # A rank that was killed (its code is negative) is why others gave up at the same time.
-            code, index = min(bad)
-            who = f"rank {index}" if self._names[index] == "rank" else self._names[index]
-            return Ended(code, death_of(who, code), process=index)
-        if all(code == 0 for code in codes):
-            return Ended(0)
-        now = time.monotonic()
-        if now - self._started > self._limits.time_s:
-            self._have_stacks_written()
-            reason = f"{self._limits.time_s:g} s (time_limit_s)"
-            return Ended(EXIT_TIME_LIMIT, reason, "time limit")
-        return self._hang(now) if self._limits.hang_s else None
-
-    def _hang(self, now: float) -> Ended | None:
-        if now - self._looked < _LOOK_S:
-            return None
-        self._looked = now
-        sign = self._limits.sign_of_life()
-        if sign != self._sign:
-            self._sign, self._last_sign = sign, now
-        if now - self._last_sign <= self._limits.hang_s:
-            return None
-        self._have_stacks_written()
-        reason = f"no step for {self._limits.hang_s:g} s after step {sign or 0}"
-        return Ended(EXIT_HANG, reason, "hang")
-
-    def _have_stacks_written(self) -> None:
-        for child in self._children:
-            child.send_signal(STACKS_SIGNAL)
-        _wait(self._children, STACKS_S)
-
-    def end(self) -> None:
-        """End every process group: ask, wait, kill. Groups of ended ranks too: a data worker may live on."""
-        launched = any(name != "rank" for name in self._names)
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            for child in self._children:
-                try:
-                    os.killpg(child.pid, number)
-                except (ProcessLookupError, PermissionError):
-                    continue  # the group is empty (macOS says so with EPERM)
-            if number == signal.SIGTERM:
-                _wait(self._children, LAUNCHER_GRACE_S if launched else GRACE_S)
-        for child in self._children:
-            child.wait()
-
-
 def run_processes(
     processes: Sequence[Process], log: Path, limits: Limits, cwd: Path,
     on_tick: Callable[[], None] = lambda: None,
 ) -> Ended:  # fmt: skip
     """Start all, wait for all; when one dies, a limit has passed, or a stop is asked for, end the others."""
+    children: list[subprocess.Popen] = []
     with stopped_in_order():
-        running = Running(processes, log, limits, cwd)
         try:
-            while (ended := running.poll()) is None:
-                on_tick()
-                stop_if_asked()
-                time.sleep(POLL_S)
-            return ended
+            with log.open("ab") as output:
+                for process in processes:
+                    with unheard():
+                        children.append(_start(process, output.fileno(), cwd))
+            return _wait_for(processes, children, limits, on_tick)
         finally:
-            running.end()
+            _end(children, LAUNCHER_GRACE_S if any(each.name != "rank" for each in processes) else GRACE_S)
+
+
+def _wait_for(
+    processes: Sequence[Process], children: Sequence[subprocess.Popen], limits: Limits,
+    on_tick: Callable[[], None],
+) -> Ended:  # fmt: skip
+    started = last_sign = looked = time.monotonic()
+    sign: Hashable = None
+    while True:
+        codes = [child.poll() for child in children]
+        if bad := [(code, index) for index, code in enumerate(codes) if code]:
+            _wait(children, GRACE_S)
+            # A rank that was killed (its code is negative) is why others gave up at the same time.
+            code, index = min(bad)
+            name = processes[index].name
+            return Ended(code, death_of(f"rank {index}" if name == "rank" else name, code), process=index)
+        if all(code == 0 for code in codes):
+            return Ended(0)
+        now = time.monotonic()
+        if now - started > limits.time_s:
+            _have_stacks_written(children)
+            return Ended(EXIT_TIME_LIMIT, f"{limits.time_s:g} s (time_limit_s)", "time limit")
+        if limits.hang_s and now - looked >= _LOOK_S:
+            looked = now
+            if (newer := limits.sign_of_life()) != sign:
+                sign, last_sign = newer, now
+            if now - last_sign > limits.hang_s:
+                _have_stacks_written(children)
+                return Ended(EXIT_HANG, f"no step for {limits.hang_s:g} s after step {sign or 0}", "hang")
+        on_tick()
+        stop_if_asked()
+        time.sleep(POLL_S)
+
+
+def _have_stacks_written(children: Sequence[subprocess.Popen]) -> None:
+    for child in children:
+        child.send_signal(STACKS_SIGNAL)
+    _wait(children, STACKS_S)
+
+
+def _end(children: Sequence[subprocess.Popen], grace_s: float) -> None:
+    """End every process group: ask, wait, kill. Groups of ended ranks too: a data worker may live on."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for child in children:
+            with suppress(ProcessLookupError, PermissionError):  # it is empty (macOS says so with EPERM)
+                os.killpg(child.pid, number)
+        if number == signal.SIGTERM:
+            _wait(children, grace_s)
+    for child in children:
+        child.wait()
 
 
 def become(argv: Sequence[str]) -> NoReturn:

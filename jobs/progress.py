@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -169,12 +169,6 @@ def print_excluded(console: Console, excluded: Sequence[Excluded], place: str = 
     """The runs left out, or those that cannot start at a ``place``, counted by reason."""
     for line in count_reasons(excluded):
         say(console, f"{f'cannot start {place}' if place else LEFT_OUT}: {line}", "yellow")
-
-
-def print_outlook(console: Console, directory: Path, todo: int, done_s: Sequence[float]) -> None:
-    """What a sweep would do: how many runs, and how long they take if as long as those that are done."""
-    left = f" ({in_words(todo * fmean(done_s))})" if todo and done_s else ""
-    say(console, f"{directory}: to do: {todo}{left}, done: {len(done_s)}", "bold")
 
 
 def print_commands(commands: Sequence[tuple[SweepRun, Sequence[Process]]]) -> None:
