@@ -48,21 +48,6 @@ CONFIGURATION = tuple(name for name in POINT_FIELDS if name not in NOT_ALIKE)
 
 
 @dataclass(frozen=True)
-class Nodes:
-    """How ranks are laid out: GPUs of a node, and the most nodes that were measured."""
-
-    gpus: int
-    most: int
-
-    def of(self, ranks: int) -> Layout:
-        return Layout(ranks, -(-ranks // self.gpus))
-
-    def unseen(self, ranks: int) -> bool:
-        """Whether they need links between nodes, and only one node was measured."""
-        return self.most == 1 and self.of(ranks).nodes > 1
-
-
-@dataclass(frozen=True)
 class Configuration:
     """Images/s of a configuration on several numbers of ranks, in rising order.
 
@@ -70,7 +55,8 @@ class Configuration:
         fields: those of :data:`CONFIGURATION`, ``batch`` of the largest point; or those of a table.
         batch: images of a rank (``strong``: of the job); 1: a table does not say, and times are relative.
         errors: relative standard error of each rate.
-        nodes: None: a table does not say.
+        gpus_per_node: 0: a table does not say.
+        nodes: of the largest measured point.
         points: of a sweep, one a world size.
         name: label of the fields in which configurations differ.
     """
@@ -81,13 +67,17 @@ class Configuration:
     batch: float
     errors: tuple[float, ...] = ()
     strong: bool = False
-    nodes: Nodes | None = None
+    gpus_per_node: int = 0
+    nodes: int = 1
     points: tuple[Point, ...] = ()
     name: str = ""
 
     def images(self, ranks: int) -> float:
         """Images of a step of the job."""
         return self.batch * (1 if self.strong else ranks)
+
+    def layout(self, ranks: int) -> Layout:
+        return Layout(ranks, -(-ranks // self.gpus_per_node) if self.gpus_per_node else 1)
 
     @property
     def times_s(self) -> list[float]:
@@ -114,7 +104,8 @@ def of_points(
         float(last.fields["batch"]) * (last.world_size if strong else 1),
         tuple(error_of(point, points) for point in points),
         strong,
-        Nodes(gpus_per_node or usual, most),
+        gpus_per_node or usual,
+        most,
         tuple(points),
     )
 

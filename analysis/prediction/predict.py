@@ -265,7 +265,7 @@ def curves(one: Configuration, targets: Sequence[int]) -> tuple[list[dict[str, A
     near, findings = within_reach(one.name, one.ranks[-1], targets)
     for ranks in near:
         row = predicted(ranks, len(one.ranks))
-        if one.nodes and one.nodes.unseen(ranks):
+        if one.nodes == 1 and one.layout(ranks).nodes > 1:
             findings.append(not_predicted(one.name, [ranks], LINKS))
         elif is_too_wide(row):
             findings.append(not_predicted(one.name, [ranks], TOO_WIDE))

@@ -83,10 +83,6 @@ class Basis:
     missed: float = 0.0
 
     @property
-    def anchor(self) -> Point:
-        return self.points[-1]
-
-    @property
     def late(self) -> int:
         """Number of stragglers."""
         return len(self.models[0].step.late_ns)
@@ -121,12 +117,11 @@ def simulations(
         if not basis.late or _late(step) == basis.late:
             missed = max(missed, _missed(_row(basis, layout_of(point)), point, basis))
     basis = replace(basis, missed=missed)
-    assert configuration.nodes is not None  # a sweep's
     findings: list[Finding] = []
     near, too_far = within_reach(configuration.name, configuration.points[-1].world_size, targets)
     # Changes are simulated on the measured ranks, too: nothing is extrapolated there.
     here = layout_of(configuration.points[-1])
-    for layout in (here, *map(configuration.nodes.of, near)):
+    for layout in (here, *map(configuration.layout, near)):
         plain = _row(basis, layout)
         lacks = "" if _has_links(basis, network, layout) else LINKS
         if layout is not here:
@@ -247,7 +242,7 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
     Args:
         models: changed by a what-if; the unchanged ones then only simulate the largest measured point.
     """
-    configuration, point, ranks = basis.configuration, basis.anchor, layout.ranks
+    configuration, point, ranks = basis.configuration, basis.points[-1], layout.ranks
     drawn = np.random.default_rng(point.seed).standard_normal(RESAMPLES)
     scattered = np.exp(np.concatenate([[0.0], error_of(point, configuration.points) * drawn]))
     measured, batches = point.batch.value * scattered, []
@@ -314,4 +309,4 @@ def _is_unlike(basis: Basis) -> bool:
 def _missed(row: dict[str, Any], point: Point, basis: Basis) -> float:
     """By how much (logarithm) a measured step is outside its predicted range, a doubling."""
     off = outside(point.batch.value / 1e9, row, error_of(point, basis.configuration.points))
-    return off / max(1.0, doublings(point.world_size, basis.anchor.world_size))
+    return off / max(1.0, doublings(point.world_size, basis.points[-1].world_size))
