@@ -94,7 +94,12 @@ def read(path: Path) -> Profile:
 
 
 def _tables(path: Path, findings: list[Finding]) -> Iterator[tuple[str, pa.Table]]:
-    folders = _folders_of_tables(path)
+    """TAU's tables of the ranks of a run, of one rank, or of a file or folder that TAU wrote."""
+    folders = [path, *sorted(path.glob("rank_*"))] if path.is_dir() else []
+    folders = [folder for folder in folders if tables.table_path(folder, "intervals").exists()]
+    runs = sorted({file.parents[1] for file in path.glob("*/rank_*/intervals.parquet")})
+    if runs and not folders:
+        raise UserError(f"{path} holds runs under TAU: name one of them, e.g. {runs[0]}")
     for folder in folders:
         report = folder / "rank.json"
         found = orjson.loads(report.read_bytes()).get("findings", []) if report.exists() else []
@@ -106,20 +111,6 @@ def _tables(path: Path, findings: list[Finding]) -> Iterator[tuple[str, pa.Table
         converted = tools.read(path, "tau")
         findings += converted.findings
         yield from ((name, table) for name, table in converted.tables.items() if name in _TABLES)
-
-
-def _folders_of_tables(path: Path) -> Sequence[Path]:
-    """The folders of a run's ranks, or a rank's own, where TAU's tables lie in them; none: they do not.
-
-    Raises:
-        UserError: there are several runs below.
-    """
-    ranks = [path, *sorted(path.glob("rank_*"))] if path.is_dir() else []
-    ranks = [folder for folder in ranks if tables.table_path(folder, "intervals").exists()]
-    runs = sorted({file.parents[1] for file in path.glob("*/rank_*/intervals.parquet")})
-    if not ranks and runs:
-        raise UserError(f"{path} holds runs under TAU: name one of them, e.g. {runs[0]}")
-    return ranks
 
 
 def difference(whole_ns: float, starts_ns: Sequence[float], steps: int | None) -> Estimate | None:

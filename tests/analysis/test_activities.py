@@ -222,10 +222,7 @@ def test_shares_of_runs_over_gpus_and_batch_size_sum_times_before_they_divide():
     ("content", "message"),
     [
         (b"", "empty"),
-        (
-            b"gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel\n1,8,x,1,1,1,1,1,k\n",
-            "damaged",
-        ),
+        (b"gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel\n1,8,x,1,1,1,1,1,k\n", "damaged"),
         (b"gpus,batch\n", "unrecognised format"),
     ],
 )

@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.comparison import (
-    REPETITIONS,
-    in_sequence,
-    noise,
-    recorded,
-    share,
-)
+from benchmarks.comparison import REPETITIONS, in_sequence, noise, recorded, share
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 
 

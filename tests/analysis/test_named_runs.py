@@ -115,8 +115,7 @@ def test_without_samples_there_is_no_efficiency_and_that_is_said(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lacking", "efficiencies"),
-    [(4, [100, pytest.approx(96, abs=1), None]), (1, [None, None, None])],
+    ("lacking", "efficiencies"), [(4, [100, pytest.approx(96, abs=1), None]), (1, [None, None, None])]
 )
 def test_where_samples_of_some_runs_are_unknown_the_others_are_reported(tmp_path, lacking, efficiencies):
     for ranks in (1, 2, 4):

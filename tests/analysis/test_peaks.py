@@ -59,12 +59,7 @@ def test_each_entry_has_a_source_and_no_device_the_peaks_of_another() -> None:
 
 @pytest.mark.parametrize(
     "device",
-    [
-        "NVIDIA A100-SXM-64GB",
-        "NVIDIA A10G",
-        "NVIDIA A100-SXM-64GB MIG 1g.8gb",
-        "AMD Radeon Graphics",
-    ],
+    ["NVIDIA A100-SXM-64GB", "NVIDIA A10G", "NVIDIA A100-SXM-64GB MIG 1g.8gb", "AMD Radeon Graphics"],
 )
 def test_a_variant_that_no_datasheet_lists_has_no_peaks_of_another(device: str) -> None:
     assert peaks.find(device) is None

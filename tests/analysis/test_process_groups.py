@@ -285,10 +285,7 @@ def calls(rank: int, groups, clock_ms: float = 0.0, batches: int = 1) -> Calls:
 
 def test_clocks_are_followed_through_groups_that_have_ranks_in_common():
     """No collective is of all ranks; rank 3 is reached by way of 1 or 2. Its clock is 700 ms ahead."""
-    across = (
-        Group("3", {0: (5.0,), 2: (5.0,)}, (6.0,)),
-        Group("4", {1: (5.0,), 3: (5.0,)}, (6.0,)),
-    )
+    across = (Group("3", {0: (5.0,), 2: (5.0,)}, (6.0,)), Group("4", {1: (5.0,), 3: (5.0,)}, (6.0,)))
     clocks = (0.0, 50.0, -300.0, 700.0)
     matched = match([calls(rank, (*TENSOR, *across), clock) for rank, clock in enumerate(clocks)])
     assert [round(one.offset_ns / MS) for one in matched.clocks] == [0, 50, -300, 700]
@@ -326,10 +323,7 @@ def test_clocks_that_no_group_joins_are_not_set_by_each_other(tmp_path):
 
 def test_ranks_are_late_within_their_group_only():
     """Rank 3 comes 2 ms after rank 2; the first pair is 5 ms before both, and waits for neither."""
-    groups = (
-        Group("1", {0: (1.0,), 1: (1.0,)}, (1.4,)),
-        Group("2", {2: (6.0,), 3: (8.0,)}, (8.4,)),
-    )
+    groups = (Group("1", {0: (1.0,), 1: (1.0,)}, (1.4,)), Group("2", {2: (6.0,), 3: (8.0,)}, (8.4,)))
     ranks = [calls(rank, groups, batches=30) for rank in range(4)]
     stages = {name: np.full((4, 30), 1e6) for name in ("load", "forward", "backward", "update")}
     series = Series(np.full((4, 30), 1e7), np.full(30, 4), stages, np.full(30, True), 0)
