@@ -34,7 +34,6 @@ from analysis.measures.waits import (
 )
 from profiling import tables
 from profiling.errors import UserError
-from profiling.findings import Finding
 from profiling.schemas import APART, CLASSES
 
 LEVELS = {
@@ -107,8 +106,6 @@ def critical_path(study: Study, by: Sequence[str] = (), top: int | None = None) 
     """
     found = []
     for source, paths in study.each(study.recorded, partial(paths_of, study)):
-        for finding in paths.findings:
-            study.log.add(finding)
         rows = parts_of(paths, by)
         for name in by:
             if len(rows) and (rows[name] == "").all():
@@ -190,13 +187,11 @@ class RunPaths:
             ``steps``), ``step``, ``rank``, ``part``, ``start_ns`` on the rank's own clock, ``duration_ns``,
             ``kernel`` (which ran or was launched, or the call that waits), ``operator``, ``layer`` and
             ``direction`` (None: not known).
-        findings: on what the paths do not show.
     """
 
     source: Source
     steps: pd.DataFrame
     pieces: pd.DataFrame
-    findings: tuple[Finding, ...]
 
 
 # Of a run with more kernels the path is that of the steps in its middle that have as many: some seconds.
@@ -211,27 +206,21 @@ def paths_of(study: Study, source: Source) -> RunPaths:
     kept: dict[str, RunPaths] = study.kept("critical paths")
     if source.id not in kept:
         trace = trace_of(study, source)
-        places, ranks, partial_data = _read(source, trace)
+        places, ranks = _read(study, source, trace)
+        _note_unknown(study, trace, ranks)
         paths = [path for group in _groups(trace, places, ranks) for path in group]
         steps = pd.DataFrame([
             {"step": path.batch_index, "step_ns": path.end_ns - path.start_ns, **path.free_ns}
             for path, _ in paths
         ])  # fmt: skip
         pieces = [of_path.assign(path=number) for number, (_, of_path) in enumerate(paths)]
-        findings = [
-            Finding(code, source.id, data=data) for code, data in (*partial_data, *_unknown(trace, ranks))
-        ]
-        kept[source.id] = RunPaths(
-            source, steps, pd.concat(pieces, ignore_index=True) if pieces else pd.DataFrame(), tuple(findings)
-        )
+        joined = pd.concat(pieces, ignore_index=True) if pieces else pd.DataFrame()
+        kept[source.id] = RunPaths(source, steps, joined)
     return kept[source.id]
 
 
-_Found = tuple[str, dict[str, int | str]]  # the code and the data of a finding
-
-
-def _read(source: Source, trace: RunTrace) -> tuple[Sequence[int], list[Recorded], list[_Found]]:
-    """The ranks that are read, by their places; what they did in the steps that are; if these are not all."""
+def _read(study: Study, source: Source, trace: RunTrace) -> tuple[Sequence[int], list[Recorded]]:
+    """The ranks that are read, by their places, and what they did in the steps that are."""
     folders = [path.parent for path in source.tables("kernels")]
     batches = [steps_of(source, folder) for folder in folders]
     with reading(source):
@@ -246,12 +235,10 @@ def _read(source: Source, trace: RunTrace) -> tuple[Sequence[int], list[Recorded
     ranks = [
         read_rank(source, folders[place], batches[place], selected) for place in places if len(batches[place])
     ]
-    found = []
-    if count < len(steps):
-        found.append(("path_in_part", {"n": count, "of": len(steps), "what": "steps"}))
-    if len(places) < len(folders):
-        found.append(("path_in_part", {"n": len(places), "of": len(folders), "what": "ranks"}))
-    return places, [rank for rank in ranks if len(rank.kind)], found
+    for n, of, what in ((count, len(steps), "steps"), (len(places), len(folders), "ranks")):
+        if n < of:
+            study.note("path_in_part", source, n=n, of=of, what=what)
+    return places, [rank for rank in ranks if len(rank.kind)]
 
 
 def _selected_ranks(trace: RunTrace, steps: Sequence[int]) -> list[int]:
@@ -341,18 +328,19 @@ def _pieces(
     })  # fmt: skip
 
 
-def _unknown(trace: RunTrace, ranks: Sequence[Recorded]) -> Iterator[_Found]:
+def _note_unknown(study: Study, trace: RunTrace, ranks: Sequence[Recorded]) -> None:
+    source = trace.source
     devices = [rank for rank in ranks if (rank.kernels["device"] >= 0).any()]
     if devices and not any((rank.kernels["launch_ns"] >= 0).any() for rank in devices):
         kernels = sum(len(rank.kind) for rank in devices)
-        yield "launches_missing", {"n": kernels, "of": kernels}
+        study.note("launches_missing", source, n=kernels, of=kernels)
     elif any(not rank.calls_timed for rank in devices):
-        yield "not_recorded", {"what": "waits of calls"}
-    if len(trace.ranks) < trace.source.ranks:
-        yield "path_in_part", {"n": len(trace.ranks), "of": trace.source.ranks, "what": "ranks"}
+        study.note("not_recorded", source, what="waits of calls")
+    if len(trace.ranks) < source.ranks:
+        study.note("path_in_part", source, n=len(trace.ranks), of=source.ranks, what="ranks")
     clocks = len(ranks) if trace.matched is None else len(np.unique(trace.matched.reference))
     if clocks > 1:
-        yield "clocks_unmatched", {"n": clocks}
+        study.note("clocks_unmatched", source, n=clocks)
 
 
 def foremost(study: Study) -> tuple[RunPaths, pd.DataFrame]:
