@@ -159,19 +159,22 @@ def axis_of_counts(counts: pd.Series, what: str) -> dict[str, Any]:
     return axis
 
 
-def predictions(points: pd.DataFrame, title: str) -> Figure:
+def predictions(points: pd.DataFrame, title: str, unit: str = "rank") -> Figure:
     """Images/s against ranks, measured and predicted, a line a label.
 
     Args:
         points: columns ``world_size, images_per_s`` (``_low``, ``_high``), ``label, facts``.
+        unit: what is counted: ``GPU`` or ``rank``.
     """
     traces = []
     ordered = points.sort_values("world_size")
     for index, (name, series) in enumerate(ordered.groupby("label", sort=False)):
-        trace = _line(series, str(name), index, "world_size", "images_per_s", "%{x} ranks: %{y:.4g} images/s")
+        trace = _line(
+            series, str(name), index, "world_size", "images_per_s", f"%{{x}} {unit}s: %{{y:.4g}} images/s"
+        )
         low, high = series["images_per_s_low"], series["images_per_s_high"]
         traces.append(trace | {"error_y": error_bars(series["images_per_s"], low, high)})
-    drawn = _lines(traces, points["world_size"], "ranks", escaped(title), "images/s")
+    drawn = _lines(traces, points["world_size"], f"{unit}s", escaped(title), "images/s")
     rates = points["images_per_s"]
     drawn["layout"]["yaxis"] = log_axis("images/s", rates.min(), rates.max())
     return drawn
@@ -239,6 +242,7 @@ def bars(traces: Sequence[dict[str, Any]], title: str, unit: str, order: Sequenc
             "height": 152 + 26 * max(len(names), 3),
             "margin": {"l": 16, "r": 16, "t": 80, "b": 56},
             "legend": _LAYOUT["legend"] | {"traceorder": "normal"},
+            "showlegend": True,  # of a single series, too
             "barmode": "relative",
             "xaxis": {"title": beside_ticks(unit), "rangemode": "tozero"},
             "yaxis": yaxis,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.diagnosis.evidence import predicted
+from analysis.diagnosis.evidence import WORDS, predicted
 from analysis.diagnosis.runs import same, was_measured
 from analysis.display import plots
 from analysis.display.metrics import records
@@ -24,6 +24,10 @@ from jobs.run_fields import own_names
 _COLOURS = {"saved": DARK_GREY, "not_saved": WHITE}
 _WORTH_TRYING_PCT = 5.0
 _MOST_WHAT_IFS = 3  # of the chart; the table has all
+# What-ifs as the opening calls them, without how to set them.
+_WHAT_IFS = {
+    one["what_if"]: one["words"].partition(" (")[0] for one in WORDS["advice"].values() if "what_if" in one
+}
 _NAMES = {CURVE: "curve", SIMULATION: "simulated"}
 
 
@@ -66,7 +70,9 @@ def _prediction(context: Context) -> Content:
     whole = {"batch": "global_batch"} if shown.get("scaling") == "strong" else {}
     name = called(shown, [whole.get(one, one) for one in context.lines if one in fields])
     of_lines = facts(shown, [one for one in context.factors if one in fields])
-    figure = plots.predictions(_points(rows, context.own, shown, of_lines), f"Measured and predicted: {name}")
+    figure = plots.predictions(
+        _points(rows, context.own, shown, of_lines), f"Measured and predicted: {name}", context.unit
+    )
     chart = Chart("prediction", figure)
     (part,) = answer.tables
     return Content("", [chart], {"prediction-table": replace(part, title="", caption="")})
@@ -89,9 +95,10 @@ def _points(
     repeated, nodes = measured.duplicated("world_size"), measured["nodes"].astype(str)
     measured["label"] = ("measured on " + nodes + " nodes").where(repeated, "measured")
     of = rows[rows["of"] == shown["of"]]
-    best = of.groupby("what_if")["gain_pct"].max().drop("", errors="ignore").nlargest(_MOST_WHAT_IFS)
+    best = of[of["gain_pct"] > 0].groupby("what_if")["gain_pct"].max().nlargest(_MOST_WHAT_IFS)
     of = of[of["what_if"].isin(["", *best.index])]
-    labels = ("simulated with " + of["what_if"]).where(of["what_if"] != "", of["predicted_by"].map(_NAMES))
+    words = of["what_if"].str.partition("=")[0].map(_WHAT_IFS).fillna(of["what_if"])
+    labels = ("simulated: " + words).where(of["what_if"] != "", of["predicted_by"].map(_NAMES))
     columns = ["world_size", "images_per_s", "images_per_s_low", "images_per_s_high"]
     frames = [
         one[columns].astype(float).assign(label=one["label"]) for one in (measured, of.assign(label=labels))

@@ -100,10 +100,12 @@ def _loss(context: Context) -> Content:
     rows, colours, text = pd.DataFrame(part.rows), _LOSS_COLOURS, _GROWTH
     if rows["loss_unattributed_pct"].notna().any():
         rows = rows.dropna(subset="loss_unattributed_pct")
-        # As in the opening: waits count with what caused them.
+        # As in the opening: waits count with what caused them. Where it has stages, as parts explain too
+        # little, the bar has the parts and what they do not explain.
+        parts = finest_parts(rows, "loss_", "_pct").assign(unattributed_pct=rows["loss_unattributed_pct"])
         costs = [of_loss(divided_loss(row), None, row["world_size"]) for row in records(rows)]
-        parts = rows.assign(**pd.DataFrame(costs, rows.index).add_suffix("_pct"))
-        parts["unattributed_pct"] = rows["loss_unattributed_pct"]
+        divided = pd.DataFrame([one if "compute" in one else {} for one in costs], rows.index)
+        parts.update(divided.add_suffix("_pct"))
     else:  # of runs without a profile stages are known
         colours, text = _STAGE_COLOURS, _GROWTH_OF_STAGES
         parts = rows.assign(**{f"{stage}_pct": rows[f"loss_{stage}_pct"] for stage in colours})
