@@ -24,7 +24,7 @@ from analysis.report.render import Cell, Chapter, Filter, Heading, Line, Page, R
 from analysis.studies.answers import STUDIES, answer, timing
 from analysis.studies.result import Result, is_study
 from analysis.studies.result import load as load_studies
-from jobs.run_fields import as_text
+from jobs.run_fields import FACTOR, as_text
 from jobs.store import Facts, Manifest
 from profiling.findings import Finding, lines, merged
 
@@ -150,7 +150,8 @@ def filters_of(context: Context) -> list[Filter]:
     for name in context.factors:
         values = [value for value in levels(records(context.configurations), name) if value is not None]
         if len(values) > 1:
-            label = in_a_line(RANKS_PER_NODE) if name == "gpus_per_node" and context.study.on_cpus else ""
+            on_cpus = name == "gpus_per_node" and context.study.on_cpus
+            label = in_a_line(RANKS_PER_NODE) if on_cpus else name.removeprefix(FACTOR)
             filters.append(Filter(name, [as_text(value) for value in values], label))
     return filters
 

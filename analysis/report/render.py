@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from analysis.display.plots import ON_DARK
-from jobs.run_fields import FACTOR
 
 MOST_RANKS = 32  # of a table by rank; a longer one is a file to download
 _PAGE = Path(__file__).parent / "page"
@@ -137,16 +136,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Filter:
-    """A factor by which the reader narrows charts and tables; ``called``: if not as in the sweep file."""
+    """A factor by which the reader narrows charts and tables, and what the page calls it."""
 
     name: str
     choices: Sequence[str]
-    called: str = ""
-
-    @property
-    def label(self) -> str:
-        """What the page calls it."""
-        return self.called or self.name.removeprefix(FACTOR)
+    label: str
 
 
 @dataclass(frozen=True)
