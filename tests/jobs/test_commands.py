@@ -84,11 +84,8 @@ def test_a_wrong_flag_is_one_line(root):
     ("typed", "offered"),
     [
         ("scaleprof anat", {"anatomy"}),
-        ("scaleprof factors --fac", {"--factors"}),
         ("scaleprof scaled {here}/res --format ", set(FORMATS)),
-        ("scaleprof train --model resnext101_64", {"resnext101_64x4d"}),
         ("scaleprof sweep {here}/result.yaml --site lap", {"laptop"}),
-        ("scaleprof anatomy {here}/results --by rank,st", {"rank,step", "rank,stage"}),
     ],
 )
 def test_the_shell_completes_commands_their_flags_and_values(tmp_path, root, typed, offered):
