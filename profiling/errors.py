@@ -159,5 +159,10 @@ def run_command(main: Callable[[], int | None]) -> None:
     sys.exit(code)
 
 
+def printable(text: str) -> str:
+    """Text without line breaks and control characters: names of files and kernels are anybody's."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
+
+
 def _complain(message: str) -> None:
-    print(f"scaleprof: error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"scaleprof: error: {printable(' '.join(message.split()))}", file=sys.stderr)

@@ -25,6 +25,8 @@ from typing import Any, Literal, NamedTuple
 
 import yaml
 
+from profiling.errors import printable
+
 Side = Literal["", "A", "B", "both"]
 RECORDED = "recorded"  # a sentence of an earlier version, in a manifest
 MOST_SHOWN = 5
@@ -153,8 +155,7 @@ def _line(findings: Sequence[Finding]) -> str:
         subjects.append(f"{'rank' if len(ranks) == 1 else 'ranks'} {listed(ranks)}")
     side = f"{findings[0].side}: " if findings[0].side in ("A", "B") else ""
     text = f"{side}{text_of(findings)}" + (f" ({', '.join(subjects)})" if subjects else "")
-    # Names of files and kernels are anybody's: no line break and no control character gets out.
-    return "".join(sign if sign.isprintable() else "?" for sign in text)
+    return printable(text)
 
 
 def ranges(numbers: Iterable[int]) -> list[str]:

@@ -43,11 +43,14 @@ def demangle(name: str) -> str:
         return name
 
 
+_READ = 1 << 12  # letters of a name that are parsed; some patterns take the square of them
+
+
 @lru_cache(maxsize=1 << 16)
 def full_name(name: str) -> str:
     """One name for a kernel, whichever tool printed it: demangled, arguments as the demangler has them."""
     text = demangle(name.strip())
-    if "<" not in text and "(" not in text:
+    if len(text) > _READ or ("<" not in text and "(" not in text):
         return text
     text = _TYPED.sub(lambda found: found[3] + _SUFFIX[found[1] or found[2]], text)
     text = _BOOL.sub(lambda found: "true" if found[1] == "1" else "false", text)
@@ -154,7 +157,7 @@ def classify(name: str) -> str:
 
     Template arguments count (they hold what an elementwise kernel does), parameter types do not.
     """
-    text = _NOISE.sub("", _without_parameters(name.strip()))
+    text = _NOISE.sub("", _without_parameters(name[:_READ].strip()))
     for kind, pattern in _TABLE:
         if pattern.search(text):
             return kind
@@ -164,7 +167,7 @@ def classify(name: str) -> str:
 @lru_cache(maxsize=1 << 16)
 def is_helper(name: str) -> bool:
     """Whether a kernel only prepares or rearranges data for the arithmetic of the same operator."""
-    return _HELPER.search(name) is not None
+    return _HELPER.search(name[:_READ]) is not None
 
 
 # --- short names ---------------------------------------------------------------------------------------
@@ -184,7 +187,7 @@ def short_name(name: str) -> str:
     ``Memcpy HtoD (Pageable -> Device)`` and ``[CUDA memcpy HtoD]`` are ``Memcpy HtoD``.
     Of a mangled name the outermost qualified name is kept.
     """
-    text = name.strip()
+    text = name[:_READ].strip()
     copy = _COPY.match(text)
     if copy:
         kind = copy[2] if copy[2] and copy[1].lower() == "memcpy" else ""
@@ -263,4 +266,4 @@ _OF_PRECISIONS = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, patt
 @lru_cache(maxsize=1 << 14)
 def precision_in(name: str) -> str:
     """fp32, tf32, bf16, fp16 or fp8; "": the name does not say it."""
-    return next((precision for precision, pattern in _OF_PRECISIONS if pattern.search(name)), "")
+    return next((precision for precision, pattern in _OF_PRECISIONS if pattern.search(name[:_READ])), "")

@@ -18,7 +18,7 @@ import orjson
 from profiling.errors import UserError
 
 CHUNK_BYTES = 8 << 20
-_HEAD_BYTES = 64 << 20  # where the events must have begun
+MOST_BYTES = 64 << 20  # of what stands before the events, or behind them; of an event; of a line
 _GUESSES = 8
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOM = b"\xef\xbb\xbf"  # which some editors put before UTF-8
@@ -29,6 +29,8 @@ BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
 def open_text(path: Path) -> BinaryIO:
     """A file's bytes, decompressed if it is gzip; UserError: it is absent, a folder, or may not be read."""
     try:
+        if not path.is_file() and not path.is_dir() and path.exists():
+            raise UserError(f"{path} is no file but a pipe or a device; save what it gives to a file")
         with path.open("rb") as file:
             compressed = file.read(2) == b"\x1f\x8b"
         return cast(BinaryIO, gzip.open(path, "rb")) if compressed else path.open("rb")
@@ -52,7 +54,9 @@ def read_lines(path: Path) -> Iterator[str]:
     """The lines of a text without their ends; UserError: unreadable, truncated or no text."""
     with open_text(path) as stream:
         try:
-            for line in stream:
+            for line in iter(lambda: stream.readline(MOST_BYTES), b""):
+                if len(line) == MOST_BYTES:
+                    raise UserError(f"{path} has a line of over {MOST_BYTES >> 20} MB; is it the right file?")
                 yield line.decode("utf-8", "replace").rstrip("\r\n").removeprefix("\ufeff").replace("\0", "")
         except (OSError, EOFError, zlib.error) as error:
             raise UserError(f"{path} is truncated or damaged ({error}); fetch it again") from None
@@ -96,6 +100,8 @@ def read_chunks(path: Path, facts: dict[str, Any]) -> Iterator[list[Any]]:
         while not text.ended:
             text.fill(size)
             events = next(filter(None, map(text.events_until, _cuts(text.buffer))), None)
+            if not events and not text.ended and len(text.buffer) > MOST_BYTES:
+                raise text.fail(0)
             size = CHUNK_BYTES if events else 2 * len(text.buffer) + CHUNK_BYTES
             if events:
                 yield events
@@ -151,7 +157,7 @@ class _Text:
                     facts.update(head)
                     self.skip(match.end())
                     return True
-            if self.ended or len(self.buffer) >= _HEAD_BYTES:
+            if self.ended or len(self.buffer) >= MOST_BYTES:
                 raise UserError(f'{self.path} is not a trace of PyTorch\'s profiler: it has no "traceEvents"')
             self.fill(2 * len(self.buffer))
 

@@ -66,7 +66,7 @@ _VERSIONS = {
     "pytorch_version": "PyTorch", "torch_version": "PyTorch",
 }  # fmt: skip
 _COMPARED = ("cuda:", "hip:", "xpu:")  # of a backend's configuration: cpu:gloo,cuda:nccl
-_MOST_RANKS = 1 << 24
+_MOST_RANKS = 1 << 20  # more are a damaged number
 
 
 def facts(path: Path) -> TraceFacts:
@@ -167,7 +167,7 @@ def read_trace(path: Path) -> Trace:
             gc.enable()
     distributed = _dict(facts.get("distributedInfo"))
     rank = _integer(distributed.get("rank"))
-    world_size = max(1, _integer(distributed.get("world_size"), 1))
+    world_size = _rank_or_count(distributed.get("world_size")) or 1
     base_ns = _integer(facts.get("baseTimeNanoseconds"), 0)
     trace = builder.finish(rank if 0 <= rank < 1 << 31 else None, world_size, base_ns)
     trace.may_have_shapes = True

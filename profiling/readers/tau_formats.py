@@ -110,10 +110,12 @@ _TAG = re.compile(
     rb"|profile\s+thread=\"([^\"<>]*)\"[^<>]*>|(!DOCTYPE|!ENTITY))"
 )
 _ENDS = {name: b"</" + name + b">" for name in (b"definitions", b"interval_data", b"atomic_data")}
-_DEFINED = re.compile(rb"<(event|userevent|metric)\s+id=\"(\d{1,9})\"[^<>]*>\s*<name>(.*?)</name>", re.DOTALL)
+_DEFINED = re.compile(rb"<(event|userevent|metric)\s+id=\"(\d{1,9})\"[^<>]*>\s*<name>")
+_NAME_BYTES = 1 << 16  # of a name at most
 _CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
 _HEAD = re.compile(rb"\s*(?:<name>(.*?)</name>)?\s*(?:<timestamp>\s*(\d{1,18})\s*</timestamp>)?", re.DOTALL)
 _LONGEST_TAG = 1 << 12
+_LONGEST_SECTION = 128 << 20
 _END = b"</profile_xml>"
 _BETWEEN = bytes(range(33))  # white space and control characters
 
@@ -179,9 +181,7 @@ class Reader:
                 if current is not None and whose not in (None, current.thread):
                     yield self._defined(current)
                     current = None
-                defined = {
-                    (of.decode(), int(number)): _text(name) for of, number, name in _DEFINED.findall(text)
-                }
+                defined = dict(_defined_in(text))
                 if whose is None:
                     self._common = self._common | defined
                 else:
@@ -219,6 +219,15 @@ class Reader:
         return int(numbers[0]), int(numbers[1]), int(numbers[2])
 
 
+def _defined_in(text: bytes) -> Iterator[tuple[tuple[str, int], str]]:
+    """Kind and number, and name, of all that a section defines, in time that grows as its length."""
+    at = 0
+    while (match := _DEFINED.search(text, at)) and (end := text.find(b"</name>", match.end())) >= 0:
+        name = text[match.end() : end][:_NAME_BYTES]
+        yield (match[1].decode(), int(match[2])), _text(name)
+        at = end
+
+
 @lru_cache(maxsize=1 << 14)
 def _text(written: bytes) -> str:
     parts = _CDATA.split(written.decode("utf-8", "replace"))  # what stands in CDATA is every second one
@@ -253,6 +262,8 @@ def _sections(path: Path) -> Iterator[tuple[bytes, bytes, bytes, int]]:
                     yield b"end", b"", b"", before + len(buffer)
                 return
             buffer, before = buffer[position:], before + position
+            if len(buffer) > _LONGEST_SECTION:
+                raise UserError(f"{path} is damaged at byte {before} of its text: a section without an end")
             piece = read_some(path, stream, max(_CHUNK_BYTES, len(buffer)))
             ended = not piece
             buffer += piece

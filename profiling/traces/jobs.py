@@ -159,7 +159,7 @@ def record_of(name: str, job: Job) -> TracedJob:
     for group in (group for one in facts for group in one.groups):
         groups.setdefault((group.name, tuple(group.ranks), group.size), group)
     findings = list(job.findings)
-    absent = [rank for rank in range(size or 0) if rank not in set(numbers)]
+    absent = sorted(set(range(size or 0)).difference(numbers))
     if size is None:
         findings.append(Finding("not_recorded", data={"what": "number of ranks"}))
     elif size > 1 and absent:

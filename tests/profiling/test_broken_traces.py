@@ -3,14 +3,17 @@
 import copy
 import gzip
 import json
+import os
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profiling.errors import UserError
-from profiling.readers import chunks
+from profiling.readers import chunks, tau_formats
 from profiling.readers.kineto import read_trace
+from profiling.tools import read as read_any
 from profiling.tools import tool
 from tests.profiling.traces import Trace, training_step
 
@@ -55,6 +58,39 @@ def test_a_broken_file_is_one_clear_error(tmp_path, content, said):
     with pytest.raises(UserError, match=said) as error:
         read(path)
     assert "trace.json" in str(error.value)
+
+
+OPEN = b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "'
+LONG = b"a" * (1 << 20)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [OPEN + LONG, OPEN + b'"}], "x": "' + LONG + b'"}', b"==1== NVPROF\n" + LONG,
+     b"<profile_xml><definitions thread='*'>" + LONG],
+)  # fmt: skip
+def test_what_decompresses_without_an_end_is_refused(tmp_path, monkeypatch, text):
+    for module, name in ((chunks, "MOST_BYTES"), (chunks, "CHUNK_BYTES"), (tau_formats, "_LONGEST_SECTION")):
+        monkeypatch.setattr(module, name, 1 << 16)
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(text))
+    with pytest.raises(UserError, match=path.name):
+        read_any(path, "tau" if text[:1] == b"<" else "nvprof" if text[:1] == b"=" else "torch")
+
+
+@pytest.mark.parametrize("unit", ["_GLOBAL__N_", "_GLOBAL__N__1_tmpxft", "a<", "Cijk_", "const "])
+def test_a_name_of_any_length_takes_its_length(tmp_path, unit):
+    trace = sample()
+    trace.kernel(unit * 40_000, 50, 150, 151)
+    begun = time.process_time()
+    assert read(trace.write(tmp_path / "trace.json")).tables["kernels"].num_rows == 17
+    assert time.process_time() - begun < 5
+
+
+def test_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "trace.json")
+    with pytest.raises(UserError, match=r"trace\.json"):
+        read(tmp_path / "trace.json")
 
 
 @FUZZ
