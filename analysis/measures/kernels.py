@@ -25,7 +25,7 @@ from analysis.frames.kernel_sums import DEFAULT_BY, has_kernels, kernel_sums, qu
 from analysis.frames.load import no_result
 from analysis.frames.measure import measure
 from analysis.frames.pyprof import DIRECTIONS, launches_by_name
-from analysis.frames.study import Source, Study
+from analysis.frames.study import RECORDING, Source, Study
 from analysis.measures import anatomy, peaks
 from analysis.measures.efficiency import with_method
 from analysis.measures.peaks import ABOVE_PCT, BANDWIDTH, COMPUTE, bounds, place, published_bound
@@ -430,7 +430,13 @@ def _of_each(
         runs = frame.groupby("run", sort=False)
     shown = [*(BY[name] for name in by), *METRICS]
     first = top or (TOP_OF_EACH if len(runs) > 1 else TOP)
-    parts = [_table(str(run) if len(runs) > 1 else title, of_run, shown, first) for run, of_run in runs]
+    whole = study.without_steps()
+    titles = {
+        run: (str(run) if len(runs) > 1 else title)
+        + (f" of {RECORDING}, as one step" if run in whole else "")
+        for run, _ in runs
+    }
+    parts = [_table(titles[run], of_run, shown, first) for run, of_run in runs]
     return Answer(runs.head(top or len(frame)), [RUN, *shown] if len(sources) > 1 else shown, parts)
 
 

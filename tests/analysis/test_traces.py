@@ -293,12 +293,13 @@ def test_a_folder_that_holds_neither_results_nor_traces_is_one_line(tmp_path):
 def test_nothing_calls_a_recording_without_steps_a_step(shared_data, tmp_path):
     (trace,) = (shared_data / "nsys").glob("saxpy*.sqlite")
     convert([str(trace), "--out", str(tmp_path)])
-    for command in ("anatomy", "critical_path", "kernels"):
+    for command in ("anatomy", "critical_path"):
         done = run(command, tmp_path)
         table = done.out.partition("─")[0]
         assert done.code == 0 and "step" not in table, table
     assert "the whole recording" in run("anatomy", tmp_path).out
     assert "the whole recording" in run("critical_path", tmp_path).out
+    assert "the whole recording, as one step" in run("kernels", tmp_path).out
     found = {one.code: one for one in diagnosis(Context(load(tmp_path)))}
     assert found["traced_step_takes"].data["what"] == "recording"
 
