@@ -296,7 +296,8 @@ def _note_unlike(a: Study, b: Study, every_a: Sequence, every_b: Sequence) -> No
         missing = [one for one in own if one not in other]
         # A factor of the program's own that is None is another program's.
         alone = sorted(
-            " ".join(f"{name.removeprefix(FACTOR)}={value}" for name, value in one) for one in missing
+            " ".join(f"{name.removeprefix(FACTOR)}={value}" for name, value in one if value != "None")
+            for one in missing
         )
         if alone:
             study.note("not_compared", side=side, what=alone)  # type: ignore[arg-type]

@@ -148,7 +148,8 @@ def _write(arguments: argparse.Namespace, file: Path, page: "Page") -> None:
     except (FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError) as error:
         raise UserError(f"cannot write {target}: {error.strerror}; name a file with --output") from None
     said = [line.text for line in page.summary if line.heading != HEADINGS[-1]]
-    print(*said[:MOST_SHOWN], sep="\n", file=sys.stderr)
+    for line in said[:MOST_SHOWN]:
+        print(line, file=sys.stderr)
     print(target)
     if arguments.figures:
         files = write_figures(page, arguments.figures, arguments.figure_format or FORMATS[0])

@@ -115,8 +115,8 @@ def test_a_devices_clock_behind_the_hosts_is_a_finding(name, tmp_path):
 def test_cupti_knows_of_how_many_ranks_it_records_one(tmp_path, monkeypatch):
     from tests.profiling.fake_cupti import GEMM, FakeCupti
 
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
     api = FakeCupti()
     capture = CuptiCapture(tmp_path, 1, True, api, lambda: None)
     capture.start()
