@@ -111,7 +111,7 @@ def unexplained(rows: Rows) -> list[Finding]:
     for row in rows:
         note = without_meaningless_parts(row)["loss_note"] if "loss_unattributed_pct" in row else ""
         if note and not row["loss_note"]:
-            data = {"lost_pct": lost_pct(row), "ranks": row["world_size"], "reason": note}
+            data = {"cost_pct": lost_pct(row), "on": f"{row['world_size']} ranks", "reason": note}
             found.append(Finding("loss_unexplained", data=data))
     return found
 

@@ -15,6 +15,7 @@ from analysis.measures.loss import other_steps, without_meaningless_parts
 from analysis.measures.scaled import tables
 from analysis.report.base import NAMES, Context, by_configuration
 from analysis.report.scaling import LOSS, finest_parts
+from profiling.findings import text_of
 from tests.analysis.commands import run
 from tests.analysis.frames import scaled_rows
 from tests.analysis.synthetic import Truth, run_of, write_sweep
@@ -258,7 +259,8 @@ def test_parts_that_explain_nothing_of_the_loss_are_withheld_with_one_line_why(t
     disagreeing = without_meaningless_parts(row | {"perturbation": 1.2})
     assert "disagree" in disagreeing["loss_note"] and disagreeing["loss_idle_pct"] is None
     (finding,) = unexplained([row | {"perturbation": 1.2}, little])
-    assert (finding.code, finding.data["lost_pct"]) == ("loss_unexplained", pytest.approx(row["loss_pct"]))
+    assert (finding.code, finding.data["cost_pct"]) == ("loss_unexplained", pytest.approx(row["loss_pct"]))
+    assert not text_of([finding]).startswith(finding.code)
     found = LOSS.section(Context(load(tmp_path)))
     assert found is not None
     labels = found.charts[0].figure["data"][0]["y"]
