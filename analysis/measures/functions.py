@@ -90,6 +90,8 @@ def _counters(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 def _tables(path: Path) -> Iterator[tuple[str, pd.DataFrame]]:
     """(kind, rows with ``run``, ``rank``, ``thread``, ``name``) of each table of a file or below a folder."""
     kinds = {"intervals": (FUNCTION, "function"), "atomics": (COUNTER, "event")}
+    if not path.exists():
+        raise UserError(f"{path} does not exist")
     if path.suffix in (".prof", ".pstats"):
         yield FUNCTION, _of_cprofile(path)
         return

@@ -73,3 +73,4 @@ def test_what_holds_none_is_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.prof").write_bytes(content)
     for path in (tmp_path / "x.prof", tmp_path):
         assert one_line_error(run("analysis.functions", path))
+    assert "does not exist" in one_line_error(run("analysis.functions", tmp_path / "none"))
