@@ -9,27 +9,40 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from analysis.display.metrics import CONFIDENCE, FIELDS, IN_RUN, NOMINAL, RANGE, UNITS, Metric
+from analysis.display.metrics import FIELDS, FIELDS_OF_RUNS, UNITS
 from analysis.frames.measure import columns_of
 from jobs.flags import make_parser
 from profiling.errors import UserError, did_you_mean, run_command
 
 _HEAD = """# Columns
 
-The columns of each command's results in CSV, JSON, Parquet and DataFrames. A command's `--columns` also
-gives the headings of its tables. `python -m analysis.columns > docs/columns.md` writes this page.
+The columns of results in CSV, JSON, Parquet and DataFrames. Each is listed once, below the first command that
+has it; a command's `--columns` lists all of its own, with the kinds of their intervals.
+`python -m analysis.columns > docs/columns.md` writes this page.
 
-Names end in their unit ({units}).
+Names end in their unit ({units}). ± stands for two more columns, `_low` and `_high`: the ends of an interval
+([what the kinds mean](methods.md#intervals-and-their-names)).
 
-`(_low, _high)` stands for two more columns: the ends of an interval. The brackets give its kind
-(docs/methods.md has the measured coverage of each):
+The fields of a run, which identify rows, are options of `python -m train`: {fields}. Further columns identify
+the `run`, its `world_size` (number of ranks) and its `repetition`.
 
-- `{confidence}`: 95 % confidence interval; it contains the true value in 95 % of cases or more
-- `{nominal}`: 95 % confidence interval; it contains the true value in 93 to 98 % of cases
-- `{in_run}`: interval over the steps of one run; it does not cover differences between runs
-- `{range}`: lowest and highest of the variants tried, or of the measurements
-"""
-_FIELDS = "These columns identify a run or configuration:"
+These parts of names are not listed with each column:
+
+{parts}"""
+# A part of a name, what it is replaced by to give the name of a column that is listed, and what it means.
+_PARTS = (
+    ("a_", "", "of the first result"),
+    ("b_", "", "of the second result"),
+    ("b_", "a_", "of the second result"),
+    ("base_", "", "of the baseline"),
+    ("grew_", "", "growth relative to the baseline"),
+    ("loss_", "", "growth of this part, as a part of `loss_pct`"),
+    ("mean_", "", "mean of all steps instead of the median"),
+    ("forward_", "", "of the forward pass"),
+    ("backward_", "forward_", "of the backward pass"),
+    ("_longer", "", "how much longer than on the other ranks"),
+    ("_of_measured", "", "relative to the peak measured on this machine"),
+)
 
 
 def commands() -> dict[str, ModuleType]:
@@ -42,31 +55,54 @@ def commands() -> dict[str, ModuleType]:
 
 
 def page(wanted: Sequence[str] = ()) -> str:
-    """The page of some commands; of all, with the fields of a run before them, without any."""
+    """All columns of some commands; without any, the page of the docs: each column once."""
     modules = commands()
     for name in wanted:
         if name not in modules:
             raise UserError(f"no command {name!r} with columns{did_you_mean(name, modules)}")
-    pieces = [_section(name, modules[name]) for name in wanted or modules]
-    if not wanted:
-        units = ", ".join(f"`{end}` {unit}" for end, unit in UNITS.items())
-        of_a_run = f"## Fields of a run\n\n{_FIELDS}\n\n{_list(tuple(FIELDS.values()))}"
-        pieces = [
-            _HEAD.format(units=units, confidence=CONFIDENCE, nominal=NOMINAL, in_run=IN_RUN, range=RANGE),
-            of_a_run,
-            *pieces,
-        ]
+    if wanted:
+        return "\n".join(_section(name, modules[name]) for name in wanted)
+    units = ", ".join(f"`{end}` {unit}" for end, unit in UNITS.items())
+    meanings = {part: meaning for part, _, meaning in _PARTS}
+    parts = "".join(f"- `{part}`: {meaning}\n" for part, meaning in meanings.items())
+    pieces = [
+        _HEAD.format(units=units, parts=parts, fields=", ".join(f"`{name}`" for name in FIELDS_OF_RUNS))
+    ]
+    seen = set(FIELDS)
+    for name, module in modules.items():
+        lines = []
+        for metric in (metric for metrics in columns_of(module).values() for metric in metrics):
+            if metric.name not in seen and not _derived(metric.name, seen):
+                lines.append(f"- `{metric.name}`{' ±' if metric.interval else ''}: {metric.meaning}\n")
+            seen.add(metric.name)
+        if lines:
+            pieces.append(f"## {name}\n\n{''.join(lines)}")
     return "\n".join(pieces)
+
+
+def _derived(name: str, seen: set[str]) -> bool:
+    """Whether a name is that of a column seen before, perhaps in another unit, with a part of ``_PARTS``."""
+    known = {stem for one in seen if (stem := _stem(one)) != one}
+    others = {
+        name.replace(part, instead, 1)
+        for part, instead, _ in _PARTS
+        if name.startswith(part) or (part.startswith("_") and part in name)
+    }
+    return bool(others & seen) or any(_stem(other) != other and _stem(other) in known for other in others)
+
+
+def _stem(name: str) -> str:
+    """A name without its unit."""
+    return name.removesuffix(next((end for end in UNITS if name.endswith(end)), ""))
 
 
 def _section(name: str, command: ModuleType) -> str:
     question = (command.__doc__ or "").partition("\n")[0]
-    lists = (f"{said}\n\n{_list(metrics)}" for said, metrics in columns_of(command).items())
+    lists = (
+        f"{said}\n\n" + "".join(f"- `{one.label}`: {one.description}\n" for one in metrics)
+        for said, metrics in columns_of(command).items()
+    )
     return "\n".join([f"## analysis.{name}: {question}\n", *lists])
-
-
-def _list(metrics: Sequence[Metric]) -> str:
-    return "".join(f"- `{one.label}`: {one.description}\n" for one in metrics)
 
 
 def main() -> int:
