@@ -2,12 +2,12 @@
 
     python -m analysis.activities PATH                  a run, a sweep, a folder of tables, a profiler's file
     python -m analysis.activities PATH --by rank        one summary per rank; also step
-    python -m analysis.activities PATH --shares         share of communication and copies by GPUs, batch size
+    python -m analysis.activities PATH --shares         shares of communication and copies, by GPUs and batch
     python -m analysis.activities PATH --shares --chart FILE.html    as a chart, one line per number of GPUs
 
-All recorded launches count, as in nvprof's summary, also those of warmup; analysis.kernels leaves it out.
-For a table that holds only the first rows of its summaries
-(gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel) the printed percentages are used.
+All recorded launches are counted, as in nvprof's summary, including those of warmup; analysis.kernels leaves
+warmup out. With --shares, PATH may be a CSV table of the first rows of printed summaries
+(gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel); its percentages are used as printed.
 """
 
 import argparse
@@ -43,7 +43,7 @@ main = Command(
     "activities",
     __doc__,
     levels("rank", "step"),
-    flag("--shares", action="store_true", help="share of communication and copies, by GPUs and batch size"),
+    flag("--shares", action="store_true", help="shares of communication and copies, by GPUs and batch size"),
     top("rows of each type [all; table: 25]"),
     flag(
         "--chart", of_study=True, type=Path, metavar="FILE",

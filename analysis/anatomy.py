@@ -3,11 +3,11 @@
     python -m analysis.anatomy DIR                       one row per run: mean of its profiled steps, ms
     python -m analysis.anatomy DIR --by rank,stage       one row per rank and stage; also step
 
-The wall time of each profiled step of each rank is split into parts that sum to it exactly.
+The wall time of each profiled step of each rank is split into parts that add up to it exactly.
 
-Some components can be empty. Those of idle time: on a CPU, which has no launches, and if a profiler does not
-record times of kernels. Those of communication: if not all ranks of a group were recorded, or they recorded
-different collectives (a note says so).
+The two parts of idle time are empty on a CPU, which launches no kernels, and if the profiler did not record
+when kernels ran. Transfer and wait are empty if not all ranks of a process group were recorded, or if they
+recorded different collectives; a finding says so.
 """
 
 from analysis.frames.measure import Command, levels

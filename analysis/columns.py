@@ -1,4 +1,4 @@
-"""The meaning of each column of each command.
+"""The columns of each command's results, with their meanings.
 
 python -m analysis.columns                    all commands, as in docs/columns.md
 python -m analysis.columns batches anatomy    only these commands

@@ -4,12 +4,12 @@
     python -m analysis.communication DIR --by rank
 
 One row per run and kind of collective: mean per step and rank, over the profiled steps of all ranks.
-Steps without any recorded kernel are left out; a note counts them. If a job has several process groups,
-groups of the same shape share a row.
+Steps without any recorded kernel are left out; a finding counts them. If a job has several process groups,
+groups with the same number of ranks and spacing share a row.
 
-The collectives of the ranks are matched by their order within a process group. Transfer and wait
-cannot be separated if only some ranks of a group were recorded, or if there are several groups and they were
-not recorded; a note says so.
+Collectives are matched across ranks by their order within a process group. Transfer and wait cannot be
+separated if only some ranks of a group were recorded, or if there are several groups and the recording does
+not say which group a collective belongs to; a finding says so.
 """
 
 from analysis.frames.measure import Command, flag

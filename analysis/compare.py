@@ -1,21 +1,20 @@
 """Compare two results: effects, intervals and tests.
 
     python -m analysis.compare A B                        two sets of results: before and after
-    python -m analysis.compare A B --across compute       the two sides differ in this field
+    python -m analysis.compare A B --across compute       A and B were run with different values of this field
     python -m analysis.compare A B --threshold 2          accept regressions of less than 2 %
 
-For converted traces (one job on each side): one row per step duration, part, collective and kernel class.
+One row per configuration and quantity. For converted traces (one job per side): one row for the step, and for
+each stage, part, collective and kernel class.
 
-One row per configuration and quantity.
+P values are corrected for the number of tests within each kind of row. The exit code is 1 if a row of kind
+step or combined is slower by more than --threshold over its whole interval. Without a real difference, this
+happens in at most 5 % of comparisons. With too few runs for a verdict the exit code is 0, however large the
+slowdown.
 
-The rows of each kind are tested together. The kinds step and combined decide the exit code: 1 if a row of
-theirs is slower by more than --threshold, with all of its interval. Without a real difference, this happens
-in at most 5 % of comparisons. "Too few runs" is not an error: however large such a slowdown is, the exit code
-stays 0.
-
-A verdict on one configuration takes 4 runs of it per side, 5 if 2 to 6 configurations are compared, 6 if 7
-to 23 are; one on several configurations together takes 3 of each. "No difference shown" ("no difference" in
-CSV and JSON) does not say that there is none: the effect may be any that the interval holds.
+A verdict on one configuration needs 4 runs of it per side, 5 if 2 to 6 configurations are compared, and 6 if
+there are 7 to 23. The verdict on all of them together needs 3 runs of each per side. "No difference shown"
+("no difference" in CSV and JSON) does not mean that there is none: any effect in the interval is possible.
 """
 
 from pathlib import Path
@@ -31,7 +30,7 @@ main = Command(
         help="results after: a sweep, a run, or traces",
     ),
     flag("--across", metavar="FIELD,...", help="fields in which A and B may differ"),
-    flag("--threshold", type=float, default=0.0, metavar="PCT", help="accepted slowdown of a step, %% [0]"),
+    flag("--threshold", type=float, default=0.0, metavar="PCT", help="slowdown of a step to accept, %% [0]"),
 )  # fmt: skip
 
 if __name__ == "__main__":

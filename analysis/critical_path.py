@@ -4,10 +4,10 @@
     python -m analysis.critical_path DIR --by operator,kernel  what is on the path; also rank, step,
                                                                direction, layer
 
-Each moment of a step is followed back to what it waited for: a kernel to its launch, to the kernel before it
-on its stream, or to that of another stream; a launch to the host's code before it, a synchronisation to the
-kernel, a collective to the last rank that entered it. What would be saved if a part took no time is computed
-by the longest path without it, not by subtraction (docs/methods.md: critical path).
+The path is followed back from the end of the step. A kernel waited for its launch, for the previous kernel on
+its stream, or for one on another stream; a launch for the host code before it; a synchronization for the last
+kernel launched before it; a collective for the last rank to enter it. The saving from a part is found by
+computing the longest path again without it, not by subtraction (docs/methods.md, Critical path).
 """
 
 from analysis.frames.measure import Command, levels, top

@@ -3,10 +3,10 @@
     python -m analysis.efficiency DIR --group-by batch,nodes
     python -m analysis.efficiency DIR --method published      as the reference computed it
 
-The corrected method (default) uses the model's kernels in profiled steps, launch by launch. It sums costs
-over a group before it forms ratios. Rates use the runs whose FLOPs or bytes are known; they are empty if
-there are none. The published method is for PyProf tables: it uses all launches, groups them by kernel name
-and takes plain means of ratios.
+The corrected method (default) uses the model's kernels in profiled steps, launch by launch. It first sums
+time, FLOPs and bytes over a group, then divides. Runs whose FLOPs or bytes are unknown are left out of the
+rates. The published method is for PyProf tables: it uses all launches, groups them by kernel name and
+averages ratios.
 """
 
 from analysis.frames.measure import Command, fields, flag

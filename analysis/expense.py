@@ -1,11 +1,11 @@
 """Memory, energy, startup and node-hours.
 
-    python -m analysis.expense DIR                  one row per configuration (runs of all profilers together)
+    python -m analysis.expense DIR                  one row per configuration; all profilers share it
     python -m analysis.expense DIR --by rank        one row per configuration and rank
 
 Memory, energy and startup come from the unprofiled runs (from profiled runs if there are no others; column
-kind_of_runs says which). Node-hours include all runs that ended, also failed ones (of those that failed
-repeatedly in the same way, the last), and none that was interrupted.
+kind_of_runs says which). Node-hours include all runs that ended, failed ones too, but no interrupted ones. Of
+repeated attempts that failed in the same way, only the last counts.
 
 Energy is measured from before the first step to after the last. It includes warmup, but not startup.
 """

@@ -3,8 +3,8 @@
     python -m analysis.functions PATH                a profiler's file, or a folder of results or tables
     python -m analysis.functions PATH --by rank      a row per rank; also thread
 
-A function has calls, exclusive and inclusive time; a counter or event has the number, mean, least and
-greatest of its values. ``PATH`` may be a file of cProfile (``python -m cProfile -o FILE``).
+Functions have calls, exclusive and inclusive time. Counters and events have the number, mean, minimum and
+maximum of their values. PATH may be a file of cProfile (python -m cProfile -o FILE).
 """
 
 from analysis.frames.measure import Command, levels, top

@@ -9,8 +9,8 @@
     results.charts()["scaling"]                       # plotly figures, by the section of the report
 
 A frame has all columns of the command's ``--columns``. ``frame.attrs["meaning"]`` explains each column;
-``frame.attrs["findings"]`` holds what was found, runs that do not count included, ``frame.attrs["notes"]``
-the same as lines.
+``frame.attrs["findings"]`` lists the findings, with the runs that were left out; ``frame.attrs["notes"]`` has
+them as lines of text.
 """
 
 import importlib

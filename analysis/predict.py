@@ -8,11 +8,11 @@
 One row per configuration and number of ranks. Predictions assume the same software, and a network that
 behaves as measured.
 
-_low and _high are the range over all curves, or allreduce algorithms, that fit the measurements, with
-the spread of steps, allreduces and runs. It is not a 95 % confidence interval: limits that begin beyond the
-measured number of ranks (shared links, another switch) are not included
-(benchmarks/results/prediction_coverage.md has the measured coverage). A configuration that the data do not
-determine has no row; if none can be predicted, the exit code is 2.
+_low and _high are the range over all curves, or allreduce algorithms, that fit the measurements, widened by
+the variation of steps, allreduces and runs. It is not a 95 % confidence interval: limits that appear only
+above the measured number of ranks (shared links, another switch) are not included
+(benchmarks/results/prediction_coverage.md has the measured coverage). A configuration with too few
+measurements has no row; if none can be predicted, the exit code is 2.
 
 A table needs a column of ranks (world_size, n_gpus, gpus or ranks) and one of images per second
 (images_per_s, img_per_s, img_s_global, images_per_second). The columns framework, model, platform, gpu, mode,
@@ -42,7 +42,7 @@ main = Command(
     ),
     flag(
         "--what-if", type=parse_what_ifs, default=[], metavar="CHANGE,...",
-        help=f"changes to simulate, of {','.join(DEFAULT_WHAT_IFS)} [none]",
+        help=f"changes to simulate, any of {','.join(DEFAULT_WHAT_IFS)} [none]",
     ),
     flag("--alpha-us", type=at_least(0), metavar="US", help="latency of a link, microseconds [fitted]"),
     flag(
@@ -56,7 +56,7 @@ main = Command(
     ),
     flag(
         "--gpus-per-node", type=at_least(1, int), metavar="N",
-        help="GPUs per node [the most measured on one node; if all runs used one node, 8]",
+        help="GPUs per node [the largest number measured; if all runs used one node, 8]",
     ),
     module="analysis.prediction.predict", load=_load,
 )  # fmt: skip

@@ -1,14 +1,12 @@
 """Scaling efficiency, what is lost, and use of the device.
 
-    python -m analysis.scaled DIR                                   results of a sweep, or reference files;
-                                                                    by default the newest sweep in results/
+    python -m analysis.scaled DIR                                   results of a sweep, or the reference's
+                                                                    files; default: newest sweep in results/
     python -m analysis.scaled DIR --method corrected,published      both methods, one row each
     python -m analysis.scaled DIR --group-by batch,nodes --explain
-    python -m analysis.scaled DIR --scaling strong                  fixed global batch size (default: the kind
-                                                                    for which more configurations have a
-                                                                    baseline)
-    python -m analysis.scaled 1=DIR 2=DIR 4=DIR                     watched runs, or converted traces, of a
-                                                                    program on several numbers of ranks
+    python -m analysis.scaled DIR --scaling strong                  with a fixed global batch size
+    python -m analysis.scaled 1=DIR 2=DIR 4=DIR                     watched runs or converted traces of a
+                                                                    program on 1, 2 and 4 ranks
 
 One row per configuration and world size.
 """
@@ -34,7 +32,7 @@ main = Command(
     __doc__,
     flag(
         "--method", _methods, default="corrected", metavar="METHOD,...",
-        help="corrected, published, or both [corrected]",
+        help="corrected, published (as the reference study computed it), or both [corrected]",
     ),
     fields("world_size"),
     flag(
@@ -42,7 +40,7 @@ main = Command(
         help="weak: fixed per-GPU batch size; strong: fixed global batch size [the kind for which more "
         "configurations have a baseline]",
     ),
-    flag("--explain", action="store_true", help="show the effect of each correction, and why"),
+    flag("--explain", action="store_true", help="show the effect of each correction of the published method"),
     flag(
         "more", nargs="*", default=[], metavar="P=DIR", of_study=True,
         help="watched runs or converted traces, with their number of ranks",

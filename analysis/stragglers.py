@@ -4,8 +4,8 @@
     python -m analysis.stragglers DIR --by step         one row per rank and step
 
 Unprofiled runs suffice; if collectives were recorded, lateness is measured from these. A rank is late in a
-step if the others (their median) waited for it for 2 % of the step or more. Time that nobody waited for
-does not count.
+step if the others (their median) waited for it for 2 % of the step or more. Being slow does not count as late
+if no rank waited.
 """
 
 from analysis.frames.measure import Command, flag

@@ -1,10 +1,10 @@
-"""The answer in ten lines: what a step takes, how the job scales, what is lost and why, what to try.
+"""A summary in ten lines: what a step takes, how the job scales, what is lost and why, what to try.
 
     python -m analysis.summary DIR
-    python -m analysis.summary DIR --short          without what to try
-    python -m analysis.summary DIR --format json    the findings in their order
+    python -m analysis.summary DIR --short          without advice
+    python -m analysis.summary DIR --format json    the findings, in the same order
 
-The findings are those of the report's opening. A bar shows what a part costs, in percent of a step.
+The report's opening has the same findings. A bar shows what a part costs, in percent of a step.
 """
 
 from analysis.frames.measure import Command, flag
@@ -13,7 +13,7 @@ from profiling.errors import run_command
 main = Command(
     "summary",
     __doc__,
-    flag("--short", action="store_true", help="the first findings, without what to try"),
+    flag("--short", action="store_true", help="only the first findings, without advice"),
     module="analysis.diagnosis",
     newest=True,
 )

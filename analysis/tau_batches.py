@@ -1,7 +1,7 @@
-"""Step duration from what TAU recorded of a run.
+"""Step duration of a run, from its TAU profile.
 
     python -m analysis.tau_batches PROFILE                         a run, its rank's folder, or TAU's files
-    python -m analysis.tau_batches PROFILE --startup PROFILE ...   with runs of one step each
+    python -m analysis.tau_batches PROFILE --startup PROFILE ...   subtracts the startup of one-step runs
 
 One row per rank and estimator, best estimator first.
 """
@@ -15,8 +15,15 @@ from profiling.errors import run_command
 main = Command(
     "tau_batches",
     __doc__,
-    flag("--startup", type=Path, nargs="+", default=[], metavar="PROFILE", help="runs of one step"),
-    flag("--batches", type=int, metavar="N", help="number of steps, if the run marks none"),
+    flag(
+        "--startup",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="PROFILE",
+        help="profiles of runs of one step each",
+    ),
+    flag("--batches", type=int, metavar="N", help="number of steps, if the profile does not count them"),
     load=lambda given: Study(given.path),
 )
 

@@ -2,18 +2,18 @@
 
     python -m analysis.timeline RUN                     writes RUN/trace.pftrace.gz
     python -m analysis.timeline SWEEP --run ID --output FILE
-    python -m analysis.timeline RUN --batches 40-42     some steps; for runs of more than a million kernels
+    python -m analysis.timeline RUN --batches 40-42     some steps; needed above a million kernels
     python -m analysis.report SWEEP --trace             the report, and the timeline of one run
 
 For a sweep without --run, the largest profiled run is used: most ranks, then most kernels. Each rank is a
 process of the timeline (rank 3 · node · device). Its tracks are steps, their stages, ranges and marks of the
 program, and the kernels of each stream (on a CPU: operators of each thread). Collectives and the loader have
-tracks of their own. The critical path (analysis.critical_path) is a track of the ranks that it leads through.
+tracks of their own. The critical path (analysis.critical_path) is a track of the ranks it passes through.
 Kernels have class, direction, layer, operator, FLOPs and bytes. Arrows connect a collective on all ranks,
 from the first rank that entered it to the last.
 
-All ranks are on rank 0's clock, aligned by the ends of collectives; the remaining error is on the track
-"about". A run without a profiler has only steps and stages, on the clocks of its hosts.
+All ranks are on rank 0's clock, aligned by the ends of collectives; the command prints the remaining error.
+A run without a profiler has only steps and stages, on the clocks of its hosts.
 """
 
 from pathlib import Path

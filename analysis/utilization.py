@@ -1,10 +1,10 @@
 """Utilization of each GPU, and the speedup of more of them.
 
     python -m analysis.utilization DIR          one row per rank (and GPU) of each profiled run
-    python -m analysis.utilization TRACE        a trace: from its first kernel's start to its last one's end
+    python -m analysis.utilization TRACE        a trace: from the start of its first kernel to its last end
 
-The three metrics are defined as in PyTorch's TensorBoard plugin (torch_tb_profiler, gpu_metrics_parser.py),
-which PyTorch has removed; docs/methods.md repeats the definitions. Copies and memory sets are not kernels.
+GPU utilization, SM efficiency and achieved occupancy are defined as in PyTorch's TensorBoard plugin
+(torch_tb_profiler, gpu_metrics_parser.py), which PyTorch has removed. Copies and memory sets are not kernels.
 """
 
 import argparse

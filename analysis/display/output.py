@@ -45,25 +45,25 @@ def parser(
     command_line = make_parser(f"python -m {module}", description)
     command_line.add_argument(
         "path", type=Path, metavar="DIR", nargs="?" if optional else None,
-        help="a sweep's results, a run, a folder of reference files, or a file"
+        help="results of a sweep, a run, converted traces, PyProf or TAU tables, or one such file"
         + (optional and f" [{optional}]"),
     )  # fmt: skip
     add_format_flags(command_line)
     command_line.add_argument(
         "--all", action="store_true",
-        help="in CSV, JSON and Parquet all columns, also the fields in which no rows differ",
+        help="CSV, JSON and Parquet: all columns, with details and fields that are equal in all rows",
     )  # fmt: skip
     command_line.add_argument(
-        "--wide", action="store_true", help="show all columns and all ranks, however narrow the terminal"
+        "--wide", action="store_true", help="show all columns and ranks, even if the terminal is too narrow"
     )
     command_line.add_argument(
         "--notes", action="store_true",
-        help=f"all findings, not only the {MOST_SHOWN} most severe; JSON then is {{rows, findings}}",
+        help=f"print all findings, not only the {MOST_SHOWN} most severe; JSON: {{rows, findings}}",
     )  # fmt: skip
     add_peaks_flag(command_line)
     command_line.add_argument(
         "--columns", action=Explain, text=lambda names: explain_columns(columns(), names),
-        metavar="NAME", help="explain the columns of the results, or those named, and exit",
+        metavar="NAME", help="explain all columns of the results, or these, and exit",
     )  # fmt: skip
     return command_line
 

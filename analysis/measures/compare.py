@@ -58,10 +58,10 @@ METRICS = (
     Metric("p_value", "exact Mann-Whitney test, corrected by Holm within its kind", "p", show=probability),
     Metric("verdict", "by p (at most 0.05) and, of kernels, by their calls", text=True, priority=2,
            show=lambda verdict: SHOWN.get(verdict, verdict)),
-    Metric("detectable_pct", "slowdown that such runs would show in 3 of 4 cases", table=False),
+    Metric("detectable_pct", "slowdown that so many runs would have shown in 4 of 5 cases", table=False),
     Metric("runs_a", "number of runs of A", "runs\nof A", priority=0),
     Metric("runs_b", "number of runs of B", "runs\nof B", priority=0),
-    Metric("runs_enough", "runs per side that would show such an effect in 3 of 4 cases", table=False),
+    Metric("runs_enough", "runs per side that would show such an effect in 4 of 5 cases", table=False),
     Metric("least_effect_pct", "of combined, where effects differ (F test, 1 %): the lowest"),
     Metric("most_effect_pct", "the same: the highest effect of a configuration"),
 )  # fmt: skip

@@ -7,9 +7,9 @@
     python -m analysis.report DIR --trace              also writes the timeline, DIR/trace.pftrace.gz
     python -m analysis.report DIR --figures FOLDER     also writes each chart as SVG, with caption and data
 
-Two folders of results (of runs, or of converted traces) are compared: before and after. The verdicts are
-those of analysis.compare; the file is B/compared-with-A.html. All raw traces that are named go into one
-report. To compare two jobs by their traces, convert each of them first (profiling.convert).
+Two folders of results (of runs, or of converted traces) are compared: A is before, B is after. The verdicts
+are those of analysis.compare; the file is B/compared-with-A.html. Raw traces go into one report, however many
+are named. To compare two jobs by their traces, convert each of them first (profiling.convert).
 """
 
 import argparse
@@ -82,13 +82,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = make_parser("python -m analysis.report", __doc__)
     parser.add_argument(
         "path", type=Path, nargs="+", metavar="DIR",
-        help="a sweep's results, a run, studies, reference files; two of them to compare; or raw traces",
+        help="results of a sweep, a run, studies, PyProf or TAU tables; two, to compare; or raw traces",
     )  # fmt: skip
     parser.add_argument(
         *OUTPUT,
         type=file_to_write,
         metavar="FILE",
-        help="the file [DIR/report.html; of A B: B/compared-with-A.html]",
+        help="the file to write [DIR/report.html; with A B: B/compared-with-A.html]",
     )
     parser.add_argument("--across", metavar="FIELD,...", help="with A B: fields in which they may differ")
     parser.add_argument(
@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         const=_BESIDE,
         metavar="FILE",
-        help=f"also write the timeline of a run, for Perfetto [{TIMELINE} beside the report]",
+        help=f"also write the timeline of a run, for Perfetto [{TIMELINE} next to the report]",
     )
     add_flags(parser)
     parser.add_argument(

@@ -1,9 +1,9 @@
-"""The answer of a single-node study.
+"""Print the results of a single-node study.
 
     python -m analysis.studies results/studies/layers-cpu-20260101T120000.000
 
-python -m train.studies.capacity, layers, order and gemm end with this command; it can be repeated later.
-docs/studies.md explains how each is measured.
+python -m train.studies.capacity, layers, order and gemm end with this output; this command prints it again.
+docs/studies.md explains how each quantity is measured.
 """
 
 from analysis.display import output
