@@ -372,6 +372,8 @@ def _largest_saving(parts: pd.DataFrame) -> float:
 def _slowest(study: Study) -> Source:
     """The slowest of the profiled runs on the most ranks."""
     runs = [source for source in study.of_kind("run") if source.tables("kernels")]
+    if not runs:
+        raise study.nothing("no run has profiled steps")
     most = max(source.ranks for source in runs)
     each = study.each(
         [source for source in runs if source.ranks == most], lambda source: series_of(study, source)

@@ -300,7 +300,7 @@ def _write(study: Study, source: Source, timeline: Written, trace: TraceWriter, 
 def _ranks(source: Source, timeline: Written) -> list[_Rank]:
     """The ranks that have steps with times."""
     ranks = []
-    for rank in range(source.ranks):
+    for rank in (one.rank for one in source.job.ranks) if source.job else range(source.ranks):
         directory = tables.rank_directory(source.path, rank)
         batches = _read(rank, directory, "batches", BATCH_COLUMNS, timeline)
         if batches is not None:

@@ -26,6 +26,7 @@ SOURCE_KEY, CONFIDENCE_KEY = b"source", b"confidence"
 _ALTERNATE = 0.05  # passes alternate if more of the forward kernels' time is after the first backward one
 _COMPLETE = 0.9  # of the kernels of the others, with which the first batch of a recording is complete
 _BESIDE = (COMMUNICATION, MEMCPY, MEMSET)  # may run beside the model, on other streams
+_SHORTEST_NS = 1000  # of a step: readers take it for damage that one has no time
 _UNKNOWN, _NEVER = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
@@ -118,6 +119,10 @@ class BatchRows:
                 f"--batch-marker {times.source.removeprefix(NAMED)}: {empty} of {count} ranges have no time "
                 "on the GPU: name ranges that each hold a whole step"
             )
+        if n := int((start == end).sum()):
+            # The device was busy with the step before until this one ended on the host.
+            self.findings.append(Finding("steps_without_time", data={"n": n, "of": count}))
+            end = np.maximum(end, start + _SHORTEST_NS)
         complete = np.ones(count, bool)  # in the recording from its start: all, or all but the first
         if not times.begun and count > 1:
             complete[0] = known[0].rows >= _COMPLETE * np.median([one.rows for one in known[1:]])

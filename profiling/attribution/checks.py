@@ -4,7 +4,7 @@ Of a recording it is counted window by window, so that no count is trusted that 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
@@ -14,7 +14,7 @@ from profiling.attribution.events import RANGE, Columns, Trace
 from profiling.findings import Finding
 from profiling.schemas import MARKS
 
-_SHOWN = 8
+_SHOWN = 1 << 10
 # What marks a batch once, by our loop and by others'.
 MARKED_ONCE = (*MARKS, "Load Data", "Optimizer Step", "Allreduce Gradients")
 
@@ -31,12 +31,17 @@ def missing_marks(counts: Mapping[int, Mapping[str, float]], world_size: int = 0
         for name in MARKED_ONCE
         if any(name in of for of in marked.values()) and (count := marked[rank].get(name, 0)) < most
     ]
-    absent = world_size - len(counts)
-    if absent > 0:  # a damaged file may name rank 999,999,999: the absent ones are counted, not listed
-        first = list(islice((rank for rank in range(world_size) if rank not in counts), _SHOWN))
-        data = {"n": absent, "of": world_size, "ranks": first}
-        findings.append(Finding("profiles_missing", data=data))
-    return findings
+    return findings + missing_ranks(counts, world_size)
+
+
+def missing_ranks(there: Collection[int], world_size: int) -> list[Finding]:
+    """That ranks are missing, if some are: how many, and the first of them (a world size may be damaged)."""
+    if len(there) >= world_size:
+        return []
+    first = list(islice((rank for rank in range(world_size) if rank not in there), _SHOWN))
+    return [
+        Finding("profiles_missing", data={"n": world_size - len(there), "of": world_size, "ranks": first})
+    ]
 
 
 def stage_findings(rank: int, names: Sequence[str], start_ns: np.ndarray) -> list[Finding]:

@@ -12,6 +12,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from profiling.attribution.checks import missing_ranks
 from profiling.cost.shapes import element_bytes
 from profiling.errors import UserError
 from profiling.findings import Finding
@@ -78,16 +79,14 @@ class _Timeline:
     def findings(self) -> list[Finding]:
         unended = sum(map(len, self._open.values()))
         of = max(self._ready, default=-1) + 1
-        missing = sorted(set(range(of)) - self._ready)
         found = {
             Finding("recording_cut_short"): self._cut,
             Finding("records_damaged", data={"n": self._malformed, "what": "events"}): self._malformed,
             Finding("records_damaged", data={"n": self._backwards, "what": "ranges"}): self._backwards,
             Finding("ranges_unended", data={"n": unended}): unended,
             Finding("recording_empty"): not self._collectives,
-            Finding("profiles_missing", data={"n": len(missing), "of": of, "ranks": missing}): missing,
         }
-        return [finding for finding, holds in found.items() if holds]
+        return [finding for finding, holds in found.items() if holds] + missing_ranks(self._ready, of)
 
     def events(self) -> Iterator[dict[str, Any]]:
         """The events; a line may hold several, where a program rewrote the file."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
+from profiling.attribution.checks import missing_ranks
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.readers.origin import rank_in
@@ -159,12 +160,10 @@ def record_of(name: str, job: Job) -> TracedJob:
     for group in (group for one in facts for group in one.groups):
         groups.setdefault((group.name, tuple(group.ranks), group.size), group)
     findings = list(job.findings)
-    absent = sorted(set(range(size or 0)).difference(numbers))
     if size is None:
         findings.append(Finding("not_recorded", data={"what": "number of ranks"}))
-    elif size > 1 and absent:
-        data = {"n": len(absent), "of": size, "ranks": absent}
-        findings.append(Finding("profiles_missing", data=data))
+    elif size > 1:
+        findings += missing_ranks({rank for rank in numbers if rank < size}, size)
     steps = {one.batches for one in job.ranks}
     if len(steps) > 1:
         findings.append(Finding("steps_differ", data={"least": min(steps), "most": max(steps)}))

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -351,3 +352,30 @@ def test_kernels_without_any_link_are_of_the_step_around_them(tmp_path, launches
     assert row["steps"] == 6 and row["step_ms"] == pytest.approx(planted.batch / MS, rel=0.05)
     computed = planted.forward + planted.backward + planted.update
     assert parts["compute_ms"] == pytest.approx(computed / MS, rel=0.05)
+
+
+def test_a_step_without_time_costs_no_other(tmp_path):
+    """The third of six steps launches nothing, and the device is busy with the second until its end."""
+    planted = Planted(ranks=1, batches=6)
+    trace = trace_of(planted, 0)
+    begins, ends = (START_US + number * planted.batch for number in (2, 3))
+    within = [event for event in trace.events if begins <= event["ts"] < ends]
+    trace.events = [event for event in trace.events if event not in within or "Step#" in event["name"]]
+    trace.kernel("gemm_late", begins - planted.batch + 20, begins - 1, ends + 1)
+    trace.write(tmp_path / "rank0.json")
+    assert convert([str(tmp_path / "rank0.json"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    study = load(tmp_path / "out")
+    (row,) = batches.batches(study).rows.to_dict("records")
+    assert row["steps"] == 6 and row["step_ms"] == pytest.approx(planted.batch / MS, rel=0.05)
+    assert [one.data for one in study.findings if one.code == "steps_without_time"] == [{"n": 1, "of": 6}]
+    assert run("report", tmp_path / "out").code == 0
+
+
+@pytest.mark.parametrize("says", [None, {"rank": 3, "world_size": 1 << 19}])
+def test_a_timeline_is_of_the_ranks_that_are_there(tmp_path, says):
+    trace_of(Planted(ranks=1), 3, distributedInfo=says).write(tmp_path / "rank3.json")
+    assert convert([str(tmp_path / "rank3.json"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    (directory,) = (tmp_path / "out").iterdir()
+    begun = time.process_time()
+    assert run("timeline", directory).code == 0 and time.process_time() - begun < 5
+    assert (directory / JOB).stat().st_size < 100_000
