@@ -1,8 +1,8 @@
-"""Answers from results: commands, reports, and DataFrames for notebooks.
+"""Analysis of results: commands, reports, and DataFrames for notebooks.
 
     from analysis import load          # for notebooks: see analysis.notebook
 
-The commands are modules of their own: python -m analysis.scaled DIR.
+Each command is a module: python -m analysis.scaled DIR.
 """
 
 import importlib

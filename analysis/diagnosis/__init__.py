@@ -1,8 +1,9 @@
 """Diagnosis of results: what a step takes, how the job scales, what is lost and why, and what to try.
 
-Rules over frames that measures give. Each gives findings, whose words are in ``findings.yaml`` and
-``words.yaml``. Beside what its text needs, the data of a finding on a cost hold ``cause``, ``cost_pct`` and
-its ``ends`` (points of scaling efficiency, or percent of a step), ``cost_ms`` and ``on`` (how many ranks).
+Rules applied to the results of measures. Each rule returns findings; their texts are in ``findings.yaml`` and
+``words.yaml``. The data of a finding about a cost contain what its text needs, and also ``cause``,
+``cost_pct`` with the ``ends`` of its interval (points of scaling efficiency, or percent of a step),
+``cost_ms``, and ``on`` (the number of ranks).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

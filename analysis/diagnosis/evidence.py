@@ -1,4 +1,4 @@
-"""What a diagnosis is made from: results with the answers of measures, each computed once, and words."""
+"""Input of the diagnosis rules: results and the answers of measures, each computed once, and vocabulary."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -1,8 +1,8 @@
-"""Rules on runs: how a step divides, how configurations scale, what costs most, what may help.
+"""Diagnosis rules for runs: how a step divides, how configurations scale, what costs most, what may help.
 
-A late rank costs a data-parallel job its whole lateness in each step. In the anatomy that shows in two
-places: the others wait for it, and its own step holds what makes it late. Both are taken off the parts, so
-that each percentage point has one cause.
+A late rank costs a data-parallel job its whole lateness in each step. In the anatomy this appears twice: as
+the wait of the other ranks, and as whatever makes the late rank's own step longer. Both are subtracted from
+the other parts, so that each percentage point has one cause.
 """
 
 import math

@@ -1,1 +1,1 @@
-"""Answers in a terminal, as CSV, as charts and for Perfetto."""
+"""Output of answers: terminal tables, CSV, charts, Perfetto timelines."""

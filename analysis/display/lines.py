@@ -1,9 +1,9 @@
 """Draw the points of a sweep as lines or stacked bars, in panels, by the factors that matter most.
 
-The factor that matters most gets the channel that is read best: colour, then dash, then columns and rows of
-panels. What finds no channel is averaged: a line, or bar, of several configurations is their mean, with a
-band or error bars from the lowest to the highest. It keeps them in ``meta`` as ``members``, from which the
-page forms it again when a filter leaves out some of them.
+Factors are encoded in the order of their effect: the largest as colour, the next as dash, then as columns and
+rows of panels. Factors beyond these are averaged: a line or bar of several configurations is their mean, with
+a band or error bars from the lowest to the highest. The configurations are kept in ``meta`` as ``members``,
+so that the page can recompute the mean when a filter removes some of them.
 """
 
 import itertools

@@ -1,8 +1,8 @@
 """Columns of answers: name, meaning and format, defined once.
 
-A measure exports its columns as a tuple of :class:`Metric`. From it derive the names of the data's columns,
-the list of ``--columns``, the columns of the terminal's and the report's tables with their tooltips, and
-docs/columns.md.
+A measure exports its columns as a tuple of :class:`Metric`. The names of the data's columns, the list of
+``--columns``, the columns of the terminal's and the report's tables with their tooltips, and docs/columns.md
+are all derived from it.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""Print a value with as many digits as one reads, an interval, and the label of a configuration."""
+"""Format values with a readable number of digits, intervals, and labels of configurations."""
 
 import math
 from collections import Counter

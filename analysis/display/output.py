@@ -1,7 +1,7 @@
-"""Write an answer: as a table to read, or as CSV, JSON or Parquet.
+"""Write an answer as a terminal table, CSV, JSON or Parquet.
 
-In CSV, JSON and Parquet standard output is the data and nothing else; notes, findings and failed points go to
-standard error. The terminal shows the columns that a reader wants first, the other formats hold all.
+With CSV, JSON and Parquet, standard output contains only the data; findings and failed runs go to standard
+error. Terminal tables show the most important columns; the other formats have more (with ``--all``, all).
 """
 
 import argparse

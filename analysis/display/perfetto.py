@@ -1,9 +1,9 @@
-"""Write a timeline as Perfetto's own trace format, by its own package.
+"""Write a timeline in Perfetto's trace format, with the ``perfetto`` package.
 
-A trace is a sequence of packets (perfetto.dev/docs/reference/trace-packet-proto): tracks, words that are
-numbered once (names, classes, layers), and for each slice a packet where it begins and one where it ends.
-Times are whole nanoseconds. The JSON that Perfetto also opens has decimals of microseconds, and each word
-again in every event: it is larger, and slower to open.
+A trace is a sequence of packets (perfetto.dev/docs/reference/trace-packet-proto): tracks, interned strings
+(names, classes, layers), and for each slice a packet for its start and one for its end. Times are integer
+nanoseconds. Perfetto also opens JSON traces, but these have fractional microseconds and repeat every string
+in every event, so they are larger and slower to open.
 """
 
 import argparse

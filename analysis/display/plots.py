@@ -1,8 +1,9 @@
-"""Draw a table as a plotly figure: plain data of ``data`` and ``layout``, with colours for both schemes.
+"""Draw a table as a plotly figure: plain ``data`` and ``layout``, with colours for the light and dark scheme.
 
-Hues are Okabe and Ito's, and Tol's wine and indigo, which colour-blind readers tell apart and which print.
-Lines have a contrast of 3:1 or more to what they stand on (WCAG 2.2, 1.4.11), and differ in symbol and dash
-as well; bars may be paler, as they have an outline. A concept has one colour everywhere (:data:`CONCEPTS`).
+Hues are those of Okabe and Ito, and Tol's wine and indigo: colour-blind readers can tell them apart, and they
+survive printing. Lines contrast with their background by 3:1 or more (WCAG 2.2, 1.4.11) and also differ in
+symbol and dash; bars may be paler, since they have outlines. A concept has the same colour everywhere
+(:data:`CONCEPTS`).
 """
 
 import math

@@ -1,6 +1,6 @@
-"""Answers in a terminal: tables, with findings below.
+"""Answers in a terminal: a table, with findings below it.
 
-Columns are few, right-aligned, with short headers that end in the unit, and as many digits as one reads.
+Tables have few, right-aligned columns, short headers that end in the unit, and a readable number of digits.
 """
 
 import io

@@ -1,1 +1,1 @@
-"""Results in a folder: sources, their tables, and what counts."""
+"""Frames: the results in a folder as DataFrames, of the runs and steps that count."""

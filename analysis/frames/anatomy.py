@@ -1,8 +1,8 @@
-"""Tables of a run's ranks, reduced to what measures need.
+"""Reduce the kernel tables of a run, rank by rank, to the frames of anatomy and collectives.
 
-Anatomy, communication and lateness are made of this, and so is what the simulation knows of collectives. A
-rank is read, reduced and dropped: all kernels of all ranks are never in memory. All that is read of a run is
-read here; what follows from a trace reads nothing.
+Anatomy, communication, lateness and the simulation's collectives are computed from these. Each rank is read,
+reduced and dropped, so the kernels of all ranks are never in memory at once. No other module reads the kernel
+tables of a run for these measures.
 """
 
 import functools

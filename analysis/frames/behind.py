@@ -1,10 +1,9 @@
-"""Divide waits in collectives by what made the last rank come last.
+"""Divide waits in collectives by cause: what made the last rank arrive last.
 
-All ranks of a group leave a collective at the same moment. What each of them did from the group's last
-collective of the step before until it entered this one adds up to that time, so the last rank's account less
-a waiting rank's is why it was behind: its data came late, its kernels took longer, its host launched late. A
-wait before, in the same time, counts as its own causes, so that a rank which was held up by another one does
-not answer for it.
+All ranks of a group leave a collective at the same moment. From there to the next collective, each rank's
+time is divided into parts. The last rank's parts minus a waiting rank's explain the wait: its data came late,
+its kernels took longer, or its host launched late. A wait within that time is replaced by its own causes, so
+that a rank that was itself delayed by another is not blamed.
 """
 
 from collections.abc import Sequence

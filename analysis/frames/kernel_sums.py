@@ -1,13 +1,13 @@
-"""The frame of kernels: launches of attributed steps, summed by run, rank, step and kernel.
+"""The kernel_sums frame: launches of profiled steps, summed by run, rank, step and kernel.
 
-Launches are never whole in memory: DuckDB sums them by rank, step and kernel, once a study, and answers from
-these sums. Runs have tables of kernels and steps, a rank each; tables of PyProf are rows of the same frame.
+Launches are never all in memory: DuckDB sums them once per study, and answers are computed from the sums.
+PyProf's tables become rows of the same frame.
 
-A tool that knows no shapes (nvprof, Nsight Systems, CUPTI) records no FLOPs and bytes. They are those of the
-run under PyTorch's profiler of the same point, which launched the same kernels: the k-th launch of a kernel
-in a direction is the k-th launch of that kernel in that direction, if both runs launch it equally often in a
-step. Where they do not (another algorithm was chosen), what is left of a class of kernels in a direction is
-matched in its order, if it is equally many. What remains has no FLOPs and bytes.
+Tools that do not record shapes (nvprof, Nsight Systems, CUPTI) give no FLOPs and bytes. These are taken from
+the torch profiler's run of the same configuration, which launched the same kernels: the k-th launch of a
+kernel in a direction is matched with the k-th there, if both runs launch it equally often per step. Where
+they do not (another algorithm was chosen), the remaining launches of a class in a direction are matched in
+order, if there are equally many. All others have no FLOPs and bytes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Load the results in a folder: a sweep, one run, converted traces, PyProf or TAU tables, or one such file.
 
-The facts of runs are read here; tables when an analysis asks for them. What failed, was left out or cannot be
-read is listed with its reason, never dropped silently.
+Only the facts about runs are read here; tables are read when an analysis needs them. Runs that failed, were
+left out or cannot be read are listed with the reason, never dropped silently.
 """
 
 import json

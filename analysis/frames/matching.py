@@ -1,11 +1,11 @@
 """Match the same collective across ranks, and align the ranks' clocks.
 
-Ranks make collectives in process groups: all ranks, or some of them (that share a layer, or its shards).
-The n-th collective of a kind that a group makes in a recording is the same on all its ranks.
+Ranks call collectives in process groups: of all ranks, or of some (that share a layer, or its shards). The
+n-th collective of a kind in a group's recording is the same on all of its ranks.
 
-All ranks leave a collective of all at nearly the same moment, so the differences of its ends are those of the
-clocks; the remaining difference of single ends is the residual. Groups that have ranks in common set the
-clocks of all their ranks; nothing is known between ranks that no group joins.
+All ranks leave a collective at nearly the same moment, so the differences between its ends are the
+differences between clocks; what remains at single ends is the residual. Groups that share ranks align the
+clocks of all their ranks. Ranks that no chain of groups connects cannot be aligned.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,9 @@
-"""Measures, and the commands that answer by them.
+"""The decorator for measures, and the command line of a measure.
 
 A measure is a function of a study that returns an :class:`~analysis.display.terminal.Answer`: a DataFrame,
-its columns and how tables show them. :func:`measure` marks it, :class:`Command` gives it a command line. From
-both follow ``--help``, ``--columns``, CSV, JSON and Parquet, the notebook's method and the page of the docs.
+its columns, and how tables show them. :func:`measure` marks it, :class:`Command` gives it a command line.
+``--help``, ``--columns``, CSV, JSON, Parquet, the notebook's method and docs/columns.md are derived from
+these.
 """
 
 import argparse

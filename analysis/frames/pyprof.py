@@ -1,7 +1,6 @@
-"""Tables of PyProf: their steps, their launches by name, and sums of them as the reference made them.
+"""PyProf's tables: their steps, their launches by kernel name, and sums as the reference study computed them.
 
-They are read some at a time, and each for itself where one of them is damaged, so that a bad table costs no
-other one.
+Several tables are read at once; if one is damaged, they are read one by one, so that only it is lost.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Steps of runs and traces: durations and stages of each rank, warmup, and which of them count."""
+"""The steps frame: durations and stages of each rank's steps, warmup, and which steps count."""
 
 from dataclasses import dataclass
 

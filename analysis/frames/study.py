@@ -1,8 +1,8 @@
 """A set of results: its runs, traces and tables, which of them count, and what was found.
 
-What was loaded never changes. Whether a run's tables can be used shows only when they are read, so frames
-are built through :meth:`Study.use` or :meth:`Study.each`: the function of a run raises :class:`Unusable`,
-that one place catches it, and from then on the run is not among :attr:`Study.sources`.
+What was loaded never changes. Damaged tables are found only when they are read, so frames are built through
+:meth:`Study.use` or :meth:`Study.each`: the function that reads a run raises :class:`Unusable`, which is
+caught in this one place, and the run is removed from :attr:`Study.sources`.
 """
 
 from collections import Counter

@@ -1,1 +1,1 @@
-"""One quantity a file: tables of runs in, a table out."""
+"""Measures, one per file: a study in, a DataFrame with its columns out."""

@@ -1,4 +1,4 @@
-"""Summary of GPU activities from tables of kernels or printed summaries, and their shares."""
+"""Summary of GPU activities, and their shares, from tables of kernels or printed summaries."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Parts of the profiled step of each run, rank, step or stage: they sum to its wall time."""
+"""Parts of a profiled step, by run, rank, step or stage; they add up to its wall time."""
 
 import math
 from collections.abc import Mapping, Sequence

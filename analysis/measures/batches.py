@@ -1,4 +1,4 @@
-"""Durations of the steps of each run: a row a run."""
+"""Step durations, one row per run."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Certainty of what runs tell of scaling: usable intervals, what they resolve, sizes without a result."""
+"""Certainty of scaling results: unusable intervals, their resolution, sizes without a result."""
 
 import math
 from collections.abc import Mapping

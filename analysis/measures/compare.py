@@ -1,8 +1,7 @@
-"""Two results compared, configuration by configuration: runs by a test, traces by their own steps.
+"""Comparison of two results, by configuration: runs with a test, traces by intervals over their steps.
 
-Traced jobs were recorded once, so that only their steps tell how sure a difference is: that of the medians is
-shown where the intervals of both, each within its run, do not meet. What other runs would differ by is not
-known from one of each.
+A traced job was recorded once, so only its steps show how certain a difference is: a difference of medians
+counts if the intervals inside the two runs do not overlap. How much further runs would differ is unknown.
 """
 
 from collections.abc import Sequence

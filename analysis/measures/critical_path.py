@@ -1,4 +1,4 @@
-"""Critical paths: the parts of a step's path, and the duration of the step without each of them."""
+"""Critical path of a step: its parts, and the duration of the step without each of them."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Cost of runs: memory, energy, startup, node-hours; a row a configuration, or a rank of it."""
+"""Cost of runs: memory, energy, startup and node-hours, one row per configuration or per rank."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """Effect of each factor on throughput: analysis of variance over configurations.
 
-Compared are unprofiled runs, or the reference's TAU tables. Every function takes a frame of observations: a
-row a repetition, with the fields of its configuration and its ``response``.
+The data are unprofiled runs, or the reference study's TAU tables. Every function takes a frame of
+observations: one row per repetition, with the fields of its configuration and its ``response``.
 """
 
 import itertools

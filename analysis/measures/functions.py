@@ -1,4 +1,4 @@
-"""Functions and counters of tools that sum over a run: rows of ``intervals`` and ``atomics`` tables."""
+"""Functions and counters that a tool summed over a run, from the tables ``intervals`` and ``atomics``."""
 
 import pstats
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
-"""Hottest kernels and what bounds each, from a timing run and one that read counters.
+"""The kernels that take the most time and what limits each, from a timed run and one that read counters.
 
-The tools' readers keep a metric of a kernel as an event of ``atomics``: ``NAME (UNIT) : KERNEL``, with its
-mean over the launches (which metric of nvprof is which of ncu: profiling/tools/ncu.py).
+Readers store a metric of a kernel as an event of ``atomics`` named ``NAME (UNIT) : KERNEL``, with its mean
+over launches.
 """
 
 import re

@@ -1,13 +1,13 @@
-"""Kernels of runs: calls, time, FLOPs, bytes and efficiency per step; and how those of two runs differ.
+"""Kernels of runs: calls, time, FLOPs, bytes and efficiency per step; and the differences between two runs.
 
-A kernel's difference has two parts, which add up to it (:func:`effects`): of other numbers of calls, and of
-other durations per call. The larger one says which of the :data:`KINDS` a kernel is: one that is called more
-often is not slower. Calls of other launches in each run (a few large copies of an operator, or many small
-ones) are neither. The differences of the kinds add up to that of all kernels. A step's wall time is the time
-of its kernels, less what runs at once (of two kernels in the same microsecond one counts), plus the time in
-which none runs: so these add up to the difference of the step.
+The difference of a kernel is split into two parts (:func:`effects`): from the number of calls, and from the
+duration per call. The larger part decides which of the :data:`KINDS` the kernel is, so that one that is
+called more often does not count as slower. A kernel whose launches do not correspond in the two runs (a few
+large copies in one, many small ones in the other) is neither. The differences by kind add up to that of all
+kernels. A step's wall time is the time of its kernels, minus overlaps, plus the time without any kernel; the
+three differences add up to that of the step.
 
-By the reference's method kernels are those of PyProf's tables, by name, all launches.
+The published method takes all launches of PyProf's tables, by kernel name.
 """
 
 from collections.abc import Sequence

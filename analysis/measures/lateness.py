@@ -1,13 +1,13 @@
 """Lateness of each rank in each step, and whether it is more than chance.
 
-Collectives show it exactly. All ranks leave a collective of all at the same moment, so the last rank to enter
-spends the least time in it, and the others waited for the difference; no clock is needed. Without recorded
-collectives the stages of a step give a lower bound: a rank is late by the extra time that it needed from one
-exchange of gradients to the end of its forward pass (or load stage: a forward pass may begin with a
-broadcast), as far as the others' time after that was longer than its own. A slow backward pass is not seen.
+Collectives show lateness exactly. All ranks leave a collective at the same moment, so the last rank to enter
+spends the least time in it, and the others waited for the difference; clocks need not be aligned. Without
+recorded collectives, the stages of a step give a lower bound: a rank is late by the extra time it needed from
+one exchange of gradients to the end of its forward pass (or of its load stage, since a forward pass may begin
+with a broadcast), but by no more than the time the others then waited. A slow backward pass is not detected.
 
-"The others" are the median of all other ranks (in a collective, of its process group), so that each rank of a
-slow node counts as late.
+"The others" are the median of all other ranks (of the process group, for a collective), so that every rank of
+a slow node counts as late.
 """
 
 from collections.abc import Sequence

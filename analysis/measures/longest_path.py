@@ -1,8 +1,8 @@
 """Longest path of each step, and the duration of the step if a part of it took no time.
 
-The ranks whose clocks their collectives set are one graph: on each of its ranks a collective ends when it has
-lasted since the last of them entered it. A step lasts from the last rank's start of it to the last rank's
-end. What was before it is as it was recorded, so each step is a graph of its own, and its answers are exact.
+All ranks with aligned clocks form one graph, in which a collective ends on every rank a fixed time after the
+last rank entered it. A step lasts from the last rank's start to the last rank's end. What came before the
+step is fixed as recorded, so each step is a graph of its own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

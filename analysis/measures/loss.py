@@ -1,14 +1,14 @@
 """Loss of scaling efficiency by part of the step.
 
-The loss is 100 % minus the scaling efficiency: how much longer a step takes than with ideal scaling from the
-baseline, divided by the step. A part's share is its growth per step and rank over the baseline's, for as many
-images per rank; parts that shrank are negative. Steps are of unprofiled runs, parts of profiled ones, so that
-what the profiler adds to both points cancels; growth that no part shows is unattributed. Exposed
-communication is transfer (after the last rank entered the collective) and wait (before), where the
-collectives of all ranks are known.
+The loss is 100 % minus the scaling efficiency: the time by which a step exceeds ideal scaling from the
+baseline, divided by the step. A part's share is its growth per step and rank since the baseline, for the same
+number of images per rank; parts that shrank are negative. Step durations come from unprofiled runs, parts
+from profiled ones: what the profiler adds equally at both sizes cancels. Growth that no part shows is
+unattributed. Exposed communication is divided into transfer (after the last rank entered the collective) and
+wait (before that), where the collectives of all ranks are known.
 
 Intervals of parts cover the steps inside the profiled runs (Student's t over independent steps), not
-differences between runs. A whole and its parts are drawn together, and cut to what the others allow.
+differences between runs. A sum and its parts are sampled together, so that their intervals are consistent.
 """
 
 import zlib

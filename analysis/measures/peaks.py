@@ -1,11 +1,11 @@
-"""Peaks of devices, and the roofline of kernels beside them.
+"""Peaks of devices, and the roofline of kernels.
 
-The roofline model (Williams, Waterman, Patterson 2009): work of F FLOPs over B bytes takes no less than
-F over the peak FLOP rate, nor B over the memory's bandwidth. Its arithmetic intensity F / B says which of the
-two is more: from the *ridge* (peak over bandwidth) on the arithmetic bounds it, below that the bandwidth.
+The roofline model (Williams, Waterman, Patterson 2009): F FLOPs on B bytes take at least F / peak FLOP rate
+and at least B / memory bandwidth. The arithmetic intensity F / B decides which limit applies: arithmetic from
+the *ridge* (peak / bandwidth) on, bandwidth below it.
 
-Bytes are tensors read plus tensors written. What a cache keeps is not taken off, so that a kernel whose
-tensors stay in a cache can pass 100 % of the roof of the memory.
+Bytes are tensors read plus tensors written. Cache hits are not subtracted, so a kernel whose tensors stay in
+a cache can exceed 100 % of the memory roof.
 """
 
 import re

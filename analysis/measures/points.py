@@ -1,7 +1,7 @@
 """Configurations at one world size (points), with their runs and their baselines.
 
-The unprofiled runs of a point time it (the profiled ones, if there are no others); the profiled ones tell
-what its kernels cost.
+The durations of a point come from its unprofiled runs (from profiled ones, if there are no others), its
+kernels from its profiled runs.
 """
 
 import zlib

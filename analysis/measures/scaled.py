@@ -1,7 +1,7 @@
 """Scaling of configurations: durations, rates, efficiency, what is lost, and use of the device.
 
-Costs (time, images) are summed over the points of a group first, ratios are formed last. A row is of a
-configuration at one world size (a point), of a group of these, or of files of the reference.
+Time and images are summed over the points of a group before ratios are formed. A row is a configuration at
+one world size (a point), a group of these, or files of the reference study.
 """
 
 import re

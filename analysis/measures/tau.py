@@ -1,7 +1,7 @@
-"""Scaling as the reference measured it: by how long whole applications took, startup included.
+"""Scaling as the reference study measured it: from the duration of whole applications, startup included.
 
-TAU tables hold the inclusive time of ``.tau application`` by rank; runs of our own are timed by their whole
-wall time. The formulas are the reference's, published with SURFBoard (2020).
+TAU tables contain the inclusive time of ``.tau application`` by rank; scaleprof's own runs are timed by their
+whole wall time. The formulas were published with SURFBoard (2020).
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Durations of steps from what TAU recorded of a run: a row a rank and estimator, the best first."""
+"""Step durations from TAU profiles: one row per rank and estimator, the best estimator first."""
 
 import math
 import re

@@ -1,7 +1,7 @@
 """Slices of a rank's timeline, from its tables, on the rank's own clock.
 
-On one track slices do not overlap: what ran at the same time (kernels of a stream that overlap, a range
-inside another) gets a further track of the same name; Perfetto shows both as one.
+Slices on one track do not overlap. Those that would (concurrent kernels of a stream, nested ranges) go to
+another track of the same name, which Perfetto merges with the first.
 """
 
 import gzip

@@ -1,8 +1,8 @@
-"""Scaling of a job, from traces of several numbers of ranks: a row a job.
+"""Scaling from traces of a program on several numbers of ranks, one row per job.
 
-Traces do not tell the batch size: that of a GPU is assumed to be fixed (weak scaling), or that of the job
-(strong), whichever the time in the model's kernels suggests. A job was recorded once, so intervals are over
-its steps.
+Traces do not contain the batch size: the batch size per GPU (weak scaling) or of the job (strong scaling) is
+assumed to be constant, whichever the time in the model's kernels suggests. A job was recorded once, so its
+intervals cover its own steps.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""Use of the device by a step of a point, or of a group of points, and the cost of profiling it.
+"""Use of the device by a step of a point or group of points, and the cost of profiling.
 
-Costs (FLOPs, bytes, time) are summed over the points first, ratios are formed last.
+FLOPs, bytes and time are summed over the points before ratios are formed.
 """
 
 from collections.abc import Mapping, Sequence

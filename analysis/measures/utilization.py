@@ -1,6 +1,6 @@
 """Utilization of each GPU in profiled steps, and the speedup of more of them.
 
-Of one device from the times of its kernels, and what the tool estimated of their launches.
+Utilization comes from the times of the device's kernels and the occupancy that the tool estimated.
 """
 
 from dataclasses import replace

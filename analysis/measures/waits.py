@@ -1,8 +1,8 @@
-"""Activities of one rank (kernels, calls, operators), and the edges between them: what waited for what.
+"""Dependency graph of one rank: its activities (kernels, calls, operators), and what waited for what.
 
-Activity n has the moments 2n, its start, and 2n + 1, its end. Each moment has one edge from what it waited
-for, whose length is exact; other edges say how early it could have been without that. So the recorded times
-are those of the longest path.
+Activity n has two nodes: 2n, its start, and 2n + 1, its end. Each node has one edge from what it actually
+waited for, with the exact length; further edges bound how early it could otherwise have been. The recorded
+times are therefore those of the longest path.
 """
 
 from collections.abc import Sequence

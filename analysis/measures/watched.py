@@ -1,4 +1,4 @@
-"""Watched runs of a program beside the configurations of it that a sweep declares."""
+"""Match watched runs of a program with the configurations that a sweep declares for it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

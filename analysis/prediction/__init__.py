@@ -1,1 +1,1 @@
-"""Throughput of more ranks: fitted curves, and simulated steps."""
+"""Prediction of throughput on more ranks: fitted curves, and simulated steps."""

@@ -1,4 +1,4 @@
-"""Fit the cost of an allreduce by number of ranks.
+"""Fit the duration of an allreduce as a function of bytes, ranks and nodes.
 
 An allreduce of n bytes over P ranks on N nodes sends messages of latency alpha and bytes at bandwidth beta,
 by one of these forms (Thakur, Rabenseifner and Gropp, 2005; NCCL's double binary tree: Sanders, Speck and
@@ -11,18 +11,19 @@ Traff, 2009):
 
 Where nodes hold several ranks, links within nodes and between them have an alpha and a beta each:
 
-    ring over nodes    a ring; over several nodes all messages wait for the links between nodes
+    ring over nodes    a ring that is as slow as the links between nodes
     two-level ring     a ring within each node, and one over the nodes
     two-level tree     a ring within each node, and a tree over the nodes
 
-Where several numbers of ranks were traced, a ring may have less bandwidth from one of them on:
+Where several numbers of ranks were traced, a ring may have less bandwidth above one of them:
 
     shared from P0     all ranks share the links of P0 ranks: 2 (P - 1) / P  max(1, P / P0)  n / beta
     slower from P0     more than P0 ranks have links of another, constant beta
 
-Alphas and 1 / betas are fitted by non-negative least squares of relative errors. All forms that fit about as
-well are kept. Networks follow formulas roughly (libraries change their algorithm with the size): a cost is
-uncertain by the residuals of its fit, and by more for every doubling beyond the traced ranks.
+Alphas and 1 / betas are fitted by non-negative least squares of relative errors. All forms that fit about
+equally well are kept. Real networks follow these formulas only roughly (libraries switch algorithms with the
+size), so a predicted cost is as uncertain as the residuals of its fit, and more with every doubling beyond
+the traced ranks.
 """
 
 from collections.abc import Callable, Mapping, Sequence

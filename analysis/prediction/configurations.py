@@ -1,4 +1,4 @@
-"""Configurations measured on several numbers of ranks: what both methods predict from."""
+"""Configurations measured on several numbers of ranks: the input of both prediction methods."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

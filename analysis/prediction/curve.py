@@ -1,14 +1,14 @@
-"""Extrapolate the duration of a step to more ranks by the costs of collectives.
+"""Extrapolate the duration of a step to more ranks, by the scaling of collectives.
 
     weak scaling     T(P) = a + max(0, c s(P) - hidden)
     strong scaling   T(P) = a P0 / P + f (1 - P0 / P) + max(0, c s(P) - hidden)
 
-s is one of :data:`SHAPES`, or one of bytes and one of messages together; f is what does not shrink with the
-images of a rank. The part of an exchange that the backward pass hides costs nothing; throughputs do not tell
-how much that is, so every share is tried, from nothing to all that can be, with a last bucket that nothing
-hides. Nor do they tell whether the cost of the largest point is constant (a link between nodes, a slow rank)
-or grows with every rank (a shared link). The range spans all that the points allow; it is no confidence
-interval, and does not cover what begins only beyond the points.
+s is one of :data:`SHAPES`, or the sum of one for bytes and one for messages; f does not shrink with the
+images per rank. The part of an exchange that the backward pass hides costs nothing. Throughput does not show
+how large that part is, so all shares are tried, from nothing to everything but the last bucket. Nor does it
+show whether the cost at the largest point is constant (a link between nodes, a slow rank) or grows with every
+rank (a shared link). The range covers everything that the points allow. It is not a confidence interval, and
+does not cover effects that begin beyond the points.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """Predicted throughput of more ranks, by curves and by simulation, and which of the two is preferred.
 
-Where a measured point is outside the range predicted from smaller ones, ranges beyond it are wider by as much
-for every doubling of the ranks.
+Where a measured point lies outside the range predicted from smaller ones, ranges beyond it are widened by
+that distance for every doubling of the ranks.
 """
 
 from collections.abc import Sequence

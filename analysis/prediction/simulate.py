@@ -3,11 +3,11 @@
 DDP fills buckets with gradients in the order in which they become ready, closes a bucket when it holds
 ``bucket_mb`` or more, and reduces it while the backward pass goes on (Li et al., *PyTorch Distributed*, VLDB
 2020). Allreduces run one after the other: one begins when its bucket is ready and the one before has ended.
-The step ends with the update, after the backward pass and the last allreduce, and is late by the latest rank:
-stragglers stay as many on any number of ranks; the others are late by chance, independently, so that the
-median of the latest of P is the quantile 0.5^(1/P) of one.
+The step ends with the update, after the backward pass and the last allreduce, and is delayed by the latest
+rank. The number of stragglers stays the same on any number of ranks. The other ranks are late independently
+by chance, so the median lateness of the latest of P ranks is the quantile 0.5^(1/P) of one rank's lateness.
 
-What-ifs, each beside the plain prediction, or several with "+" (``fp16-gradients+network=2x``):
+What-ifs, each next to the plain prediction, or several with "+" (``fp16-gradients+network=2x``):
 
     fp16-gradients    gradients are sent in 16 bits (grad: fp16); the conversion costs nothing
     network=2x        links of twice the bandwidth beta, within nodes and between them; alpha stays

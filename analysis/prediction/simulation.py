@@ -1,13 +1,13 @@
 """Predictions by simulation: the traced step, replayed on more ranks.
 
 The step is that of the largest traced point; the cost of an allreduce is fitted to the traces of all points.
-The difference between the simulated and the measured step of the largest point is kept. Back-tests predict
-each point from those of fewer ranks; where one is outside its range, ranges beyond are wider by as much for
-every doubling of the ranks.
+The difference between the simulated and the measured step of the largest point is kept. Backtests predict
+each point from those with fewer ranks; where one lies outside its range, ranges beyond are widened by that
+distance for every doubling of the ranks.
 
-In strong scaling the computation of a rank (without loading and without waiting for gradients) is f + w b for
-b images of a rank, neither below 0, by least squares of relative errors over the traced points and the point
-of one rank, which waits for nobody. The size of gradients does not depend on the batch.
+Under strong scaling the computation of a rank (without loading and waiting for gradients) on b images takes f
++ w b with f, w >= 0, fitted by least squares of relative errors to the traced points and the one-rank point,
+which waits for no other rank. The size of gradients does not depend on the batch.
 """
 
 import itertools

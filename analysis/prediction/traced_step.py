@@ -1,12 +1,12 @@
-"""Read from a point's runs the step and the allreduces that analysis.prediction.simulate replays.
+"""Read the step and the allreduces that analysis.prediction.simulate replays, from the runs of a point.
 
-- A gradient is ready at the end of the last backward kernel of its layer on rank 0 (median of the attributed
-  steps); rank 0's report has the parameters. Without layers in the trace, the buckets that were sent stand
-  in, ready when their allreduce began.
-- Stages last as in the unprofiled runs. The backward pass of several ranks includes the wait for gradients:
-  its own length is the trace's, divided by the profiler's slowdown of the other stages.
-- Allreduces last from the arrival of the last rank; those that overlap are one interval.
-- Stragglers are those of analysis.stragglers, by the same collectives.
+- A gradient is ready at the end of the last backward kernel of its layer on rank 0 (median over the profiled
+  steps); the parameters are in rank 0's report. If the trace has no layers, the buckets that were sent are
+  used instead, ready when their allreduce began.
+- Stages last as long as in the unprofiled runs. With several ranks, the backward pass includes the wait for
+  gradients, so its duration is that in the trace, divided by the profiler's slowdown of the other stages.
+- Allreduces last from the arrival of the last rank; overlapping ones are one interval.
+- Stragglers are those of analysis.stragglers, from the same collectives.
 """
 
 import math

@@ -1,1 +1,1 @@
-"""The reference's methods and tables, beside the corrected ones."""
+"""Methods and tables of the reference study (SURFBoard, 2020), for comparison with the corrected ones."""

@@ -1,4 +1,4 @@
-"""Effect of each correction of the reference's method on the data at hand, numbered as in docs/methods.md."""
+"""Effect of each correction of the published method on the given data, numbered as in docs/methods.md."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

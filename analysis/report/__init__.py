@@ -1,4 +1,4 @@
-"""One HTML file that opens offline: findings, charts, tables, provenance.
+"""The report: one HTML file that opens offline, with findings, charts, tables and provenance.
 
 ``python -m analysis.report DIR`` writes it.
 """

@@ -1,4 +1,4 @@
-"""What sections of the report are built from: a study's context, what a section is, its tables and charts.
+"""Building blocks of the report's sections: the context of a study, section kinds, tables and charts.
 
 A section's file defines a :class:`SectionKind`; a line in :data:`analysis.report.build.CHAPTERS` puts it on
 the page.

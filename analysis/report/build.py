@@ -1,4 +1,4 @@
-"""A study as a page: the opening, its sections, and where it all comes from; single-node studies likewise."""
+"""Build the page of a study: the opening, its sections and their provenance; also for single-node studies."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The page of two results, before and after: what changed, as analysis.compare and its tests have it."""
+"""The page that compares two results, before and after, with the verdicts of analysis.compare."""
 
 import os
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Sections on communication: collectives of runs, MPI as TAU saw it, and shares of GPUs' time."""
+"""Sections on communication: collectives of runs, MPI calls recorded by TAU, and shares of GPU time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

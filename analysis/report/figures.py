@@ -1,4 +1,4 @@
-"""The report's charts as files for a paper: an image, its caption and its data for each."""
+"""The report's charts as files for a paper: an image, a caption and the data of each."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Sections on kernels: the longest, their change on more ranks, roofline, hotspots, and the use of GPUs."""
+"""Sections on kernels: the longest ones, changes with more ranks, roofline, hotspots, GPU utilization."""
 
 from collections.abc import Sequence
 from dataclasses import replace

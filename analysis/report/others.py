@@ -1,4 +1,4 @@
-"""Sections on what others measured: traces of jobs, and the reference's own files."""
+"""Sections on results that scaleprof did not measure: traces of jobs, and the reference study's files."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Sections on what would be faster: the critical path of the foremost run, and predictions with what-ifs."""
+"""Sections on what would be faster: the critical path of the largest run, and predictions with what-ifs."""
 
 from collections.abc import Mapping
 from dataclasses import replace

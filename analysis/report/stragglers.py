@@ -1,7 +1,7 @@
-"""The section on stragglers: a heat map of ranks by steps of the widest run, and its ranks.
+"""The section on stragglers: a heat map of ranks and steps of the largest run, and a table of ranks.
 
-The map and the table have the same size for a hundred ranks and for thousands: neighbours share a row of the
-map, stragglers have one of their own, and the table shows the late ranks and the extremes.
+Map and table have the same size for a hundred ranks and for thousands: neighbouring ranks share a row of the
+map, except stragglers, and the table shows the late ranks and the extremes.
 """
 
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""Estimates, their intervals, and tests."""
+"""Statistics: estimates, their intervals, and tests."""

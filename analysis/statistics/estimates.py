@@ -1,8 +1,8 @@
-"""Medians over runs with their intervals, warm-up, and resampling.
+"""Medians over runs with their intervals, warmup, and resampling.
 
-After Hoefler and Belli, *Scientific Benchmarking of Parallel Computing Systems* (SC15): intervals resample
-runs (inside one run: :mod:`analysis.statistics.inside_run`); the centre is the median; rates are work over
-total time.
+After Hoefler and Belli, *Scientific Benchmarking of Parallel Computing Systems* (SC15): the estimate is the
+median, intervals resample runs (for steps inside one run see :mod:`analysis.statistics.inside_run`), and
+rates are work divided by total time.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""Intervals of the median and the mean of one run's steps; they do not hold for other runs.
+"""Intervals of the median and mean of one run's steps; they do not cover differences between runs.
 
-Neighbouring steps are correlated, so an interval is of the effective number of independent steps. Short
-series underestimate correlation (20 steps with 0.8 often look as with 0.4): it is taken near the upper end of
-what the series allows, and a series with too few independent steps by that gets no interval.
+Neighbouring steps are correlated, so intervals are computed for the effective number of independent steps.
+Short series underestimate the correlation (0.8 over 20 steps often looks like 0.4), so a value near the upper
+end of its uncertainty is used. A series with too few independent steps has no interval.
 """
 
 import numpy as np

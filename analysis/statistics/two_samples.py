@@ -1,9 +1,9 @@
-"""The difference of two sets of runs, its test, and what difference so many runs would have shown.
+"""The difference between two sets of runs, its test, and the difference that so many runs can detect.
 
-The test is Mann and Whitney's (1947), exact, which assumes no distribution. Several configurations together
-are its strata: their counts are added, as in van Elteren's test (1960). A difference's interval holds what
-the test would not reject (Hodges and Lehmann 1963), so that the two never disagree. Figures are compared by
-their logarithms: a slowdown is a factor.
+The test is the exact Mann-Whitney test (1947), which assumes no distribution. Several configurations are its
+strata: their counts are added, as in van Elteren's test (1960). The interval of a difference contains all
+values that the test does not reject (Hodges and Lehmann 1963), so that the two never disagree. Values are
+compared by their logarithms, since a slowdown is a factor.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Analysis of variance, the share that a term explains with its interval, and Holm's correction."""
+"""Analysis of variance, the share of variance a term explains with its interval, and Holm's correction."""
 
 import itertools
 import math

@@ -1,1 +1,1 @@
-"""Answers of single-node studies, from the tables that train.studies wrote."""
+"""Results of single-node studies, from the tables that train.studies wrote."""

@@ -1,4 +1,4 @@
-"""The answer of each single-node study: its rows, tables and verdict."""
+"""Rows, tables and verdict of each single-node study."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

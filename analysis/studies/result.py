@@ -1,4 +1,4 @@
-"""A single-node study's result: durations and figures of its cases, as frames."""
+"""Load a single-node study's result: durations and other quantities of its cases, as frames."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
