@@ -65,7 +65,6 @@ class RankReport(_Record):
     threads: int = 0  # intra-op threads of the arithmetic on the CPU
     batches_done: int
     images_done: int
-    images_corrupt: int = 0  # skipped by the loader
     losses_finite: bool
     parameter_digest: str  # of the parameters at the end (train.rank): equal on all ranks
     parameters: int = 0  # how many

@@ -150,7 +150,7 @@ def _run_rank(
         recorded = loop.train(run, step, loader, markers, clock, capture, speak)
         used = meters.stop()
     backend.barrier()  # profilers end before MPI, or the last marks may be lost
-    found = [*capture.write(), *precision.findings, *loader.findings, *backend.findings, *used.findings]
+    found = [*capture.write(), *precision.findings, *backend.findings, *used.findings]
     found += graph_findings(run, device)
     recordings = [] if run.profile == "none" else run.recordings
     columns = recorded.columns(world.rank, run.rank_batch, recordings)
@@ -170,7 +170,6 @@ def _run_rank(
         backend=backend.description,
         batches_done=len(losses),
         images_done=len(losses) * run.rank_batch,
-        images_corrupt=loader.images_corrupt,
         losses_finite=bool(np.isfinite(losses).all()),
         parameter_digest=digests[world.rank],
         parameters=sum(parameter.numel() for parameter in bare.parameters()),

@@ -14,7 +14,7 @@ from jobs.flags import FORMATS
 PACKAGES = ("jobs", "train", "profiling", "analysis")
 # What other commands start, and no user does.
 STARTED_BY_OTHERS = {
-    "analysis.hotspots", "jobs.submit", "profiling.wrap", "train.backends.horovod", "train.studies.attempt",
+    "analysis.hotspots", "jobs.submit", "profiling.wrap", "train.studies.attempt",
     "train.torchrun",
 }  # fmt: skip
 

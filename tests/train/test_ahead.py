@@ -10,7 +10,7 @@ import torch
 from jobs.run import make_run
 from train.loaders import dali, pytorch
 from train.loaders.ahead import Ahead, memory_format, normaliser
-from train.loaders.dataset import Shard, find_shard
+from train.loaders.dataset import find_samples
 
 from .conftest import run_of
 
@@ -76,11 +76,11 @@ def test_the_next_batch_is_copied_while_this_one_is_computed():
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_bytes_become_the_same_pixels_on_the_device_as_in_a_worker(data_set, channels_last):
     run = run_of(data_set, channels_last=channels_last)
-    shard = find_shard(run, 0, 1)
+    samples = find_samples(run, 0, 1)
     batch = {}
     for normalised in (True, False):
         torch.manual_seed(3)
-        batch[normalised] = torch.stack([pytorch.Images(shard, 32, normalised)[i][0] for i in range(6)])
+        batch[normalised] = torch.stack([pytorch.Images(samples, 32, normalised)[i][0] for i in range(6)])
     assert batch[False].dtype == torch.uint8 and batch[False].nbytes * 4 == batch[True].nbytes
     images = normaliser(run, CPU)(batch[False])
     assert images.dtype == torch.float32 and torch.allclose(images, batch[True], atol=1e-5)
@@ -117,7 +117,7 @@ def test_a_gpu_copies_what_dali_leaves_on_the_host_from_pinned_memory_one_batch_
     monkeypatch.setattr(dali, "_dali", lambda _: library)
     monkeypatch.setattr(dali, "Ahead", lambda batches, *_: ahead.append(1) or batches)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor.shape) or tensor)
-    batches = dali.PipelineBatches(make_run({"loader": loader}), 0, torch.device("cuda", 0), Shard([], []))
+    batches = dali.PipelineBatches(make_run({"loader": loader}), 0, torch.device("cuda", 0), [])
     images, labels = next(batches)
     batches.close()
     assert pinned == ([images.shape, labels.shape] if pins else []) and bool(ahead) is pins

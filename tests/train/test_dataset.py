@@ -1,4 +1,4 @@
-"""Which images a rank reads, their labels, and which of them are left out."""
+"""Which images a rank reads, their labels, and data that are refused."""
 
 import io
 
@@ -7,8 +7,8 @@ from PIL import Image
 
 from jobs.loaders import data_folder
 from profiling.errors import UserError
-from train.loaders import dataset, records
-from train.loaders.dataset import Sample, find_images, find_records, find_shard, reached
+from train.loaders import records
+from train.loaders.dataset import find_images, find_records, find_samples
 
 from .conftest import CLASSES, IMAGES, run_of
 
@@ -30,13 +30,12 @@ def samples_of(folder, data_format):
 @pytest.mark.parametrize("world_size", [1, 4, 5])
 def test_shards_are_disjoint_and_complete(data_set, data_format, world_size):
     run = run_of(data_set, data_format=data_format)
-    shards = [find_shard(run, rank, world_size) for rank in range(world_size)]
-    held = [sample for shard in shards for sample in shard.samples]
+    shards = [find_samples(run, rank, world_size) for rank in range(world_size)]
+    held = [sample for shard in shards for sample in shard]
     assert len(held) == len(set(held)) == IMAGES
     assert set(held) == set(samples_of(data_set, data_format))
-    sizes = [len(shard.samples) for shard in shards]
+    sizes = [len(shard) for shard in shards]
     assert max(sizes) - min(sizes) <= 1
-    assert not any(shard.corrupt or shard.findings for shard in shards)
 
 
 def test_a_picture_has_the_same_label_in_both_forms(data_set):
@@ -57,55 +56,12 @@ def test_classes_are_numbered_by_name_and_images_may_lie_deeper(tmp_path):
     assert found == {"a/z.jpeg": 0, "a/deep/er/y.png": 0, "b/x.JPG": 1}
 
 
-# --- corrupt images -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("content", [b"", tiny_jpeg()[:300], tiny_jpeg()[:-2], None])
-def test_a_corrupt_image_is_left_out_counted_and_told(own_data_set, content):
-    victim = sorted((own_data_set / "images").rglob("*.jpg"))[4]
-    victim.unlink()
-    victim.symlink_to("nowhere") if content is None else victim.write_bytes(content)
-    shard = find_shard(run_of(own_data_set), 0, 1)
-    assert shard.corrupt == [str(victim)]
-    assert len(shard.samples) == IMAGES - 1 and victim not in {sample.path for sample in shard.samples}
-    assert shard.findings[0].data == {"what": "images skipped", "n": 1, "first": str(victim)}
-
-
-def test_of_many_images_only_the_ends_are_read(own_data_set, monkeypatch):
-    monkeypatch.setattr(dataset, "FULL_CHECK_IMAGES", 3)
-    monkeypatch.setattr(Sample, "read", lambda self: pytest.fail("the whole image was read"))
-    pictures = sorted((own_data_set / "images").rglob("*.jpg"))
-    pictures[0].write_bytes(pictures[0].read_bytes()[:-5000])
-    pictures[1].write_bytes(b"")
-    shard = find_shard(run_of(own_data_set), 0, 1)
-    assert shard.corrupt == [str(pictures[0]), str(pictures[1])]
-    assert len(find_shard(run_of(own_data_set, data_format="tfrecord"), 0, 1).samples) == IMAGES
-
-
-# --- only what the run reaches ------------------------------------------------------------------------
-
-
-def test_of_a_large_set_a_run_looks_only_at_what_it_will_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(dataset, "READ_AHEAD_IMAGES", 10)
-    samples = [Sample(tmp_path / str(index), 0) for index in range(1000)]
-    run = run_of(tmp_path, batch=4, batches=5)
-    drawn = reached(samples, run, rank=0)
-    assert len(drawn) == len(set(drawn)) == 30 and set(drawn) < set(samples)
-    assert drawn == sorted(drawn, key=samples.index) and drawn != samples[:30]
-    assert drawn == reached(samples, run, rank=0)
-    assert drawn != reached(samples, run_of(tmp_path, batch=4, batches=5, seed=1), rank=0)
-    # Records are read in file order: the first are those that are reached.
-    assert reached(samples, run_of(tmp_path, data_format="tfrecord", batch=4, batches=5), 0) == samples[:30]
-    assert reached(samples[:20], run, rank=0) == samples[:20]
-    assert [len(samples[rank::3]) for rank in range(3)] == [334, 333, 333]
-
-
 # --- data that are not there --------------------------------------------------------------------------
 
 
 def refuse(run, match):
     with pytest.raises(UserError, match=match) as error:
-        find_shard(run, 0, 1)
+        find_samples(run, 0, 1)
     assert "\n" not in str(error.value)
 
 
@@ -115,9 +71,6 @@ def test_missing_data_are_one_line_that_says_how_to_get_some(tmp_path, data_form
     demo = tmp_path / "data" / "demo"
     refuse(run_of(demo, data_format=data_format), "no data folder .*demo; make a small set with")
     refuse(run_of(tmp_path, data_format=data_format), "no images|no TFRecord files")
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "0.jpg").write_bytes(b"\xff\xd8 broken")
-    refuse(run_of(tmp_path), "no readable image for rank 0 of 1")
     refuse(run_of(tmp_path, data_format=data_format).model_copy(update={"data": None}), "needs --data DIR")
 
 

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from profiling.errors import UserError
 from train.loaders.records import (
-    check_head,
     decode_example,
     encode_example,
     index_of,
@@ -45,8 +44,6 @@ def test_what_is_written_is_read(tmp_path_factory, contents):
     entries = read_index(index_path(path))
     assert [read_record(path, *entry) for entry in entries] == contents
     assert sum(size for _, size in entries) == path.stat().st_size
-    for entry in entries:
-        check_head(path, *entry)
 
 
 def test_a_file_cut_short_anywhere_is_refused_unless_cut_between_records(record_file):
@@ -61,9 +58,8 @@ def test_a_file_cut_short_anywhere_is_refused_unless_cut_between_records(record_
             index_of(record_file)
         assert "\n" not in str(error.value) and str(record_file) in str(error.value)
         cut = next(entry for entry in entries if sum(entry) > length)
-        for read in (read_record, check_head):
-            with pytest.raises(UserError, match="no complete record"):
-                read(record_file, *cut)
+        with pytest.raises(UserError, match="no complete record"):
+            read_record(record_file, *cut)
 
 
 @settings(max_examples=300, deadline=None)
@@ -77,7 +73,7 @@ def test_damage_anywhere_is_noticed_and_no_wrong_record_is_read(tmp_path_factory
     path.write_bytes(content)
     for (offset, size), right in zip(entries, CONTENTS, strict=True):
         if offset <= place < offset + size:
-            with pytest.raises((UserError, ValueError)):
+            with pytest.raises(UserError):
                 read_record(path, offset, size)
         else:
             assert read_record(path, offset, size) == right

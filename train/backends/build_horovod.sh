@@ -82,4 +82,10 @@ fi
 # One of the same release that another MPI was built into is no reason to leave it.
 "$bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall "${wheel[0]}"
 "$bin/python" -m pip install --quiet --disable-pip-version-check cloudpickle cffi packaging
-"$bin/python" -m train.backends.horovod
+# Two ranks train over each library that it was built with: the run fails unless they end with equal parameters.
+pair=(-m train --backend=horovod --device=cpu --model=resnet18 --image-size=32 --batch=2 --batches=2 --threads=1)
+"$bin/python" -m torch.distributed.run --nproc-per-node=2 "${pair[@]}" --out="$scratch/gloo"
+if [[ $mpi != none ]]; then
+    ((EUID)) && root=() || root=(--allow-run-as-root)
+    mpirun "${root[@]}" -np 2 --oversubscribe "$bin/python" "${pair[@]}" --out="$scratch/by-mpi"
+fi

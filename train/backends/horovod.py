@@ -2,29 +2,22 @@
 
 Horovod's own launcher is not needed: under mpirun its ranks meet through MPI, under any other launcher
 through Gloo, at a server that rank 0 opens (train.rendezvous).
-
-    python -m train.backends.horovod      do two ranks on this machine agree?
 """
 
 import os
-import shutil
 import socket
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from jobs.run import Run, make_run
-from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from jobs.run import Run
+from profiling.errors import UserError
 from profiling.identity import check_mpi
 from train import rendezvous
 from train.backends import Backend
-from train.world import World, check_interface, read_world
+from train.world import World, check_interface
 
 _MPI_LAUNCHERS = ("Open MPI", "MPICH", "MVAPICH")
-_CHECK_S = 120
 _BY_MPI = ("PMIX_RANK", "PMI_RANK")  # srun has set MPI up: --mpi=pmix or pmi2
 
 
@@ -161,56 +154,3 @@ def _serve(world: World) -> tuple[Any, int]:
 
 
 open_backend = Horovod
-
-
-def main() -> int:
-    """Two ranks add up what they have, over each library that Horovod was built with."""
-    if "HOROVOD_CHECK" in os.environ:
-        return _check_rank()
-    hvd = import_horovod()
-    ways = {"gloo": hvd.gloo_built(), "mpi": hvd.mpi_built()}
-    for way in [name for name, built in ways.items() if built]:
-        if way == "mpi":
-            root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-            # The site's, before one that is installed beside Python.
-            mpirun = shutil.which("mpirun") or str(Path(sys.executable).parent / "mpirun")
-            launcher = [mpirun, *root, "-np", "2", "--oversubscribe", "-x", "HOROVOD_CHECK"]
-            ranks = [_start_check(launcher, {})]
-        else:
-            pair = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "SCALEPROF_JOB": f"check {os.getpid()}"}
-            ranks = [_start_check([], {**pair, "RANK": rank, "LOCAL_RANK": rank}) for rank in "01"]
-        output = "".join(rank.communicate(timeout=_CHECK_S)[0] for rank in ranks)
-        if any(rank.returncode for rank in ranks):
-            print(output, file=sys.stderr)
-            raise UserError(f"Horovod over {way} does not work on this machine; what it said is above")
-        print(f"horovod over {way}: two ranks agree")
-    return EXIT_DONE
-
-
-def _start_check(launcher: list[str], variables: dict[str, str]) -> subprocess.Popen:
-    command = [*launcher, sys.executable, "-m", "train.backends.horovod"]
-    environment = {**os.environ, **variables, "HOROVOD_CHECK": "yes", "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-
-
-def _check_rank() -> int:
-    """As one of two ranks: are gradients averaged when the backward pass is done, and parameters alike?"""
-    world = read_world(os.environ)
-    backend = Horovod(make_run({"gpus_per_node": 2}), world, torch.device("cpu"))
-    torch.manual_seed(world.rank)
-    layer = torch.nn.Linear(1, 1)
-    model = backend.wrap(layer)
-    optimizer = backend.wrap_optimizer(torch.optim.SGD(layer.parameters(), lr=1.0), model)
-    model(torch.tensor([[world.rank + 1.0]])).sum().backward()
-    averaged = layer.weight.grad is not None and layer.weight.grad.item() == 1.5  # of 1 and 2
-    optimizer.step()
-    alike = len(set(backend.gather(str(layer.weight.item())))) == 1
-    backend.barrier()
-    backend.close()
-    return EXIT_DONE if averaged and alike else EXIT_FAILED
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -7,19 +7,10 @@ import torch
 
 from jobs.loaders import LOADERS
 from jobs.run import Run
-from profiling.findings import Finding
 
 
 class Loader(Protocol):
     """What the training loop asks of a loader: an endless iterator over full batches on the rank's device."""
-
-    @property
-    def images_corrupt(self) -> int:
-        """Images of this rank's shard that cannot be decoded; they are skipped."""
-
-    @property
-    def findings(self) -> list[Finding]:
-        """What a reader of the results should know of the data."""
 
     def __iter__(self) -> "Loader": ...
 
@@ -37,7 +28,7 @@ def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> 
     """The loader of a rank: its share of the data, in batches on its device.
 
     Raises:
-        UserError: no data, none that can be decoded, a library that is not there, or no device for it.
+        UserError: no data, a library that is not there, or no device for it.
     """
     loader: Loader = import_module(LOADERS[run.loader].module).build_loader(run, rank, world_size, device)
     return loader

@@ -3,8 +3,7 @@
 import os
 import re
 import tempfile
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,9 @@ from train.loaders.dataset import (
     CROP_ASPECT,
     MEAN,
     STD,
-    Shard,
-    Skipping,
-    Undecodable,
+    Sample,
     data_seed,
-    find_shard,
+    find_samples,
 )
 
 _HOPPER = (9, 0)
@@ -43,12 +40,12 @@ _SHUFFLE_BUFFER = 4096  # records held to draw from, where the reader cannot jum
 class PipelineBatches:
     """Batches of a DALI pipeline, on the device."""
 
-    def __init__(self, run: Run, rank: int, device: torch.device, shard: Shard) -> None:
+    def __init__(self, run: Run, rank: int, device: torch.device, samples: Sequence[Sample]) -> None:
         self._device = device
         self._iterator: Any = None
         self._folder = tempfile.TemporaryDirectory(prefix="scaleprof-index-")
         try:
-            pipeline = _pipeline(run, shard, data_seed(run, rank), device, Path(self._folder.name))
+            pipeline = _pipeline(run, samples, data_seed(run, rank), device, Path(self._folder.name))
             # Without a size the iterator never ends, and every batch is full.
             iterator = _dali("plugin.pytorch").DALIGenericIterator
             self._iterator = iterator(pipeline, ["images", "labels"], size=-1)
@@ -58,6 +55,9 @@ class PipelineBatches:
         self._channels_last = run.channels_last
         copied = device.type == "cuda" and run.loader == "dali-cpu"
         self._ready = Ahead(self._pinned(), device, lambda images: images) if copied else self._batches()
+
+    def __iter__(self) -> "PipelineBatches":
+        return self
 
     def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
         return next(self._ready)
@@ -87,7 +87,7 @@ class PipelineBatches:
         self._folder.cleanup()
 
 
-def _pipeline(run: Run, shard: Shard, seed: int, device: torch.device, scratch: Path) -> Any:
+def _pipeline(run: Run, samples: Sequence[Sample], seed: int, device: torch.device, scratch: Path) -> Any:
     """The pipeline of a loader: read, decode and crop, resize, flip, normalise."""
     fn, types = _dali("fn"), _dali("types")
     on_gpu = run.loader != "dali-cpu"
@@ -99,7 +99,7 @@ def _pipeline(run: Run, shard: Shard, seed: int, device: torch.device, scratch: 
         seed=seed,
     )
     def pipeline() -> tuple[Any, Any]:
-        encoded, labels = _reader(shard, seed, scratch)
+        encoded, labels = _reader(samples, seed, scratch)
         images = fn.decoders.image_random_crop(
             encoded,
             output_type=types.RGB,
@@ -146,27 +146,26 @@ def on_its_engines(run: Run, device: torch.device) -> dict[str, Any]:
     return words
 
 
-def _reader(shard: Shard, seed: int, scratch: Path) -> tuple[Any, Any]:
-    """(encoded images, labels from 0) of a shard, in a new order each epoch."""
+def _reader(samples: Sequence[Sample], seed: int, scratch: Path) -> tuple[Any, Any]:
+    """(encoded images, labels from 0) of a rank's samples, in a new order each epoch."""
     fn, types, tfrecord = _dali("fn"), _dali("types"), _dali("tfrecord")
-    samples = shard.samples
     if not samples[0].size:
         # The first epoch would come in file order, class after class.
         order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed)).tolist()
         return fn.readers.file(
-            files=[str(samples[place].path.absolute()) for place in order],
+            files=[str(samples[place].path) for place in order],
             labels=[samples[place].label for place in order],
             shuffle_after_epoch=True,
             name="reader",
         )
-    # An index that names this shard's whole records only: DALI then skips the others.
+    # An index that names this rank's records only: DALI then skips the others.
     files = sorted({sample.path for sample in samples})
     indexes = [scratch / f"{number}.idx" for number in range(len(files))]
     for path, index in zip(files, indexes, strict=True):
         mine = [sample for sample in samples if sample.path == path]
         index.write_text("".join(f"{sample.offset} {sample.size}\n" for sample in mine))
     record = fn.readers.tfrecord(
-        path=[str(path.absolute()) for path in files],
+        path=[str(path) for path in files],
         index_path=[str(index) for index in indexes],
         features={
             records.IMAGE: tfrecord.FixedLenFeature((), tfrecord.string, ""),
@@ -191,12 +190,11 @@ def _as_ours(error: RuntimeError) -> UserError:
     where = re.search(r"operator `nvidia\.dali\.fn\.([\w.]+)`", text)
     what = re.search(r"encountered: (.*?)( Current pipeline object is no longer valid|$)", text)
     line = f"DALI's {where[1] if where else 'pipeline'} failed: {what[1] if what else text[:300]}"
-    if where and where[1].startswith("decoders."):
-        return Undecodable(f"{line}; an image cannot be decoded: loader pytorch says which")
-    return UserError(line)
+    undecodable = where is not None and where[1].startswith("decoders.")
+    return UserError(line + "; an image cannot be decoded: loader pytorch says which" * undecodable)
 
 
-def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> Skipping:
+def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> PipelineBatches:
     """A DALI loader of a rank, or UserError."""
     try:
         _dali()
@@ -206,4 +204,4 @@ def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> 
         ) from None
     if device.type != "cuda" and (instead := LOADERS[run.loader].on_cpu):
         raise UserError(f"loader {run.loader} needs a GPU; on a CPU use {instead}")
-    return Skipping(find_shard(run, rank, world_size), partial(PipelineBatches, run, rank, device))
+    return PipelineBatches(run, rank, device, find_samples(run, rank, world_size))

@@ -7,42 +7,40 @@ ahead.
 import io
 import multiprocessing
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from jobs.run import Run
+from profiling.errors import UserError
 from train.loaders.ahead import Ahead, normaliser
 from train.loaders.dataset import (
     CROP_AREA,
     CROP_ASPECT,
     MEAN,
     STD,
-    Shard,
-    Skipping,
-    Undecodable,
+    Sample,
     data_seed,
-    find_shard,
+    find_samples,
 )
 from train.models import import_torchvision
 
 
 class Images(Dataset):
-    """A shard's images, decoded and augmented: ((3, size, size), label).
+    """Images, decoded and augmented: ((3, size, size), label).
 
     Args:
         normalised: float32, normalised; else uint8, a quarter of the bytes, for a GPU to normalise.
     """
 
-    def __init__(self, shard: Shard, size: int, normalised: bool = True) -> None:
+    def __init__(self, samples: Sequence[Sample], size: int, normalised: bool = True) -> None:
         import_torchvision()
         from torchvision.transforms import v2
 
-        self._samples = shard.samples
+        self._samples = samples
         self._transform = v2.Compose(
             [
                 v2.ToImage(),
@@ -64,7 +62,7 @@ class Images(Dataset):
             with Image.open(io.BytesIO(content)) as image:
                 pixels = image.convert("RGB")
         except (OSError, SyntaxError, ValueError):
-            raise Undecodable(f"{sample.place} cannot be decoded; remove it") from None
+            raise UserError(f"{sample.place} cannot be decoded; remove it") from None
         return self._transform(pixels), label
 
 
@@ -83,14 +81,14 @@ class Endless(Sampler):
 class LoaderBatches:
     """Batches of a DataLoader, on the device."""
 
-    def __init__(self, run: Run, rank: int, device: torch.device, shard: Shard) -> None:
+    def __init__(self, run: Run, rank: int, device: torch.device, samples: Sequence[Sample]) -> None:
         seed = data_seed(run, rank)
         on_gpu = device.type == "cuda"
         forks = run.workers > 0 and sys.platform == "linux"
         loader = DataLoader(
-            Images(shard, run.image_size, normalised=not on_gpu),
+            Images(samples, run.image_size, normalised=not on_gpu),
             batch_size=run.rank_batch,
-            sampler=Endless(len(shard.samples), seed),
+            sampler=Endless(len(samples), seed),
             num_workers=run.workers,
             # A forked worker has torchvision as imported here (train.models).
             multiprocessing_context=multiprocessing.get_context("fork") if forks else None,
@@ -103,6 +101,9 @@ class LoaderBatches:
         on_host = self._on_host()
         self._ready = Ahead(on_host, device, normaliser(run, device)) if on_gpu else on_host
 
+    def __iter__(self) -> "LoaderBatches":
+        return self
+
     def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
         return next(self._ready)
 
@@ -111,9 +112,9 @@ class LoaderBatches:
             try:
                 with one_thread() if self._here else nullcontext():
                     images, labels = next(self._batches)
-            except Undecodable as error:
+            except UserError as error:
                 # A worker's error comes wrapped in its traceback, at whose end it stands.
-                raise Undecodable(str(error).strip().rpartition("Undecodable: ")[2]) from None
+                raise UserError(str(error).strip().rpartition("UserError: ")[2]) from None
             yield images, labels
 
     def close(self) -> None:
@@ -134,6 +135,6 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> Skipping:
+def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> LoaderBatches:
     """The PyTorch loader of a rank, or UserError."""
-    return Skipping(find_shard(run, rank, world_size), partial(LoaderBatches, run, rank, device))
+    return LoaderBatches(run, rank, device, find_samples(run, rank, world_size))

@@ -9,7 +9,6 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NoReturn
 
 import google_crc32c
 
@@ -96,33 +95,23 @@ def read_record(path: Path, offset: int, size: int) -> bytes:
     """The data of one record.
 
     Raises:
-        UserError: the file does not hold it (its index is of another file, or it is cut short).
-        ValueError: its data are damaged.
+        UserError: the file does not hold it (its index is of another file, or it is cut short), or its data
+            are damaged.
     """
     with path.open("rb") as file:
         file.seek(offset)
         record = file.read(size)
     if len(record) != size or _size_from_head(record[:_HEAD]) != size:
-        _refuse(path, offset)
+        raise UserError(
+            f"{path} has no complete record at byte {offset}; "
+            "create its index again: python -m train.data index"
+        )
     data = record[_HEAD:-_TAIL]
     if record[-_TAIL:] != _masked_crc(data):
-        raise ValueError(f"the checksum of the record at byte {offset} is not that of its data")
+        raise UserError(
+            f"{path}: the record at byte {offset} is damaged: its checksum is not that of its data"
+        )
     return data
-
-
-def check_head(path: Path, offset: int, size: int) -> None:
-    """Raise UserError unless a record of ``size`` bytes begins at ``offset`` and ends within the file."""
-    with path.open("rb") as file:
-        file.seek(offset)
-        actual = _size_from_head(file.read(_HEAD))
-    if actual != size or offset + size > path.stat().st_size:
-        _refuse(path, offset)
-
-
-def _refuse(path: Path, offset: int) -> NoReturn:
-    raise UserError(
-        f"{path} has no complete record at byte {offset}; create its index again: python -m train.data index"
-    )
 
 
 # --- Example ------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import torch
 
 from jobs.run import Run
-from profiling.findings import Finding
 from train.loaders.ahead import memory_format
 from train.loaders.dataset import data_seed
 from train.models import CLASSES
@@ -18,8 +17,6 @@ class Synthetic:
         images = torch.randn(size, generator=generator).to(device)
         self._images = images.contiguous(memory_format=memory_format(run))
         self._labels = torch.randint(CLASSES, (run.rank_batch,), generator=generator).to(device)
-        self.images_corrupt = 0
-        self.findings: list[Finding] = []
 
     def __iter__(self) -> "Synthetic":
         return self
