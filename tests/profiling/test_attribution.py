@@ -33,79 +33,47 @@ def gpu(tmp_path):
     return rows_of(trace, tmp_path)
 
 
-def test_batches_end_at_their_marks_by_launch_not_by_execution(gpu):
+FLOPS = 2 * (2 * 4 * 64) * 27  # of the convolution
+# short name -> direction, layer, operator, class of each kernel of a batch, in order of time
+KERNELS = {
+    "Memcpy HtoD": ("loader", None, "aten::copy_", "memcpy"),
+    "nchwToNhwcKernel": ("fprop", "conv1", "aten::cudnn_convolution", "convolution"),
+    "sm80_xmma_fprop_implicit_gemm_f32": ("fprop", "conv1", "aten::cudnn_convolution", "convolution"),
+    "nll_loss_forward_reduce": ("fprop", None, "aten::nll_loss", "loss"),
+    "sm80_xmma_dgrad_implicit_gemm_f32": ("bprop", "conv1", "aten::convolution_backward", "convolution"),
+    "sm80_xmma_wgrad_implicit_gemm_f32": ("bprop", "conv1", "aten::convolution_backward", "convolution"),
+    "multi_tensor_apply_kernel": ("update", None, None, "optimizer"),
+    "vectorized_elementwise_kernel": ("update", None, None, "optimizer"),
+}
+
+
+def test_each_kernel_of_a_training_step_is_attributed(gpu):
     rows, converted = gpu
-    assert [row["batch_index"] for row in rows] == [0] * 8 + [1] * 8
-    # The first batch's kernels run after its mark: they are launched before it.
     assert converted.findings == []
-
-
-def test_directions_follow_the_markers(gpu):
-    rows, _ = gpu
-    told = {row["short_name"]: row["direction"] for row in rows}
-    assert told == {
-        "Memcpy HtoD": "loader",
-        "nchwToNhwcKernel": "fprop",
-        "sm80_xmma_fprop_implicit_gemm_f32": "fprop",
-        "nll_loss_forward_reduce": "fprop",
-        "sm80_xmma_dgrad_implicit_gemm_f32": "bprop",
-        "sm80_xmma_wgrad_implicit_gemm_f32": "bprop",
-        "multi_tensor_apply_kernel": "update",
-        "vectorized_elementwise_kernel": "update",
-    }
-
-
-def test_a_backward_kernel_has_the_layer_of_its_forward_operator(gpu):
-    rows, _ = gpu
-    layers = {row["direction"]: row["layer"] for row in rows if "implicit_gemm" in row["name"]}
-    assert layers == {"fprop": "conv1", "bprop": "conv1"}
-    assert one(rows, short_name="nll_loss_forward_reduce", batch_index=0)["layer"] is None
-
-
-def test_an_operators_flops_go_once_to_the_kernels_that_do_them(gpu):
-    rows, _ = gpu
-    flops = 2 * (2 * 4 * 64) * 27
-    convolution = one(rows, short_name="sm80_xmma_fprop_implicit_gemm_f32", batch_index=0)
-    assert convolution["flops"] == flops
-    assert convolution["operator"] == "aten::cudnn_convolution"
-    assert one(rows, short_name="nchwToNhwcKernel", batch_index=0)["flops"] == 0
-    backward = [row["flops"] for row in rows if row["direction"] == "bprop" and row["batch_index"] == 0]
-    assert sum(backward) == pytest.approx(2 * flops)
-    assert backward[0] < backward[1]  # by time
-
-
-def test_bytes_are_divided_and_copies_have_their_own(gpu):
-    rows, _ = gpu
-    first = [row for row in rows if row["batch_index"] == 0]
-    forward = [row["bytes"] for row in first if row["operator"] == "aten::cudnn_convolution"]
-    assert sum(forward) == pytest.approx(4 * (2 * 3 * 64 + 4 * 27 + 2 * 4 * 64))
-    assert one(first, short_name="Memcpy HtoD")["bytes"] == 4096
-
-
-def test_what_an_optimizer_launches_is_its_own(gpu):
-    rows, _ = gpu
-    assert {row["class"] for row in rows if row["direction"] == "update"} == {"optimizer"}
-
-
-def test_rows_say_where_and_when(gpu):
-    rows, _ = gpu
+    for batch in (0, 1):  # the first batch's kernels run after its mark: they are launched before it
+        found = [row for row in rows if row["batch_index"] == batch]
+        names = ("direction", "layer", "operator", "class")
+        assert {row["short_name"]: tuple(row[name] for name in names) for row in found} == KERNELS
+        flops = {row["short_name"]: row["flops"] for row in found}
+        assert flops["sm80_xmma_fprop_implicit_gemm_f32"] == FLOPS and flops["nchwToNhwcKernel"] == 0
+        backward = [row["flops"] for row in found if row["direction"] == "bprop"]
+        assert sum(backward) == pytest.approx(2 * FLOPS) and backward[0] < backward[1]  # by time
+        forward = [row["bytes"] for row in found if row["operator"] == "aten::cudnn_convolution"]
+        assert sum(forward) == pytest.approx(4 * (2 * 3 * 64 + 4 * 27 + 2 * 4 * 64))
+        assert one(found, short_name="Memcpy HtoD")["bytes"] == 4096
     row = one(rows, short_name="sm80_xmma_fprop_implicit_gemm_f32", batch_index=0)
     assert (row["device"], row["stream"], row["grid"], row["block"]) == (0, 7, "2,1,1", "64,1,1")
-    assert row["start_ns"] == 10**18 + 1_115_500
-    assert row["duration_ns"] == 4000
+    assert (row["start_ns"], row["duration_ns"]) == (10**18 + 1_115_500, 4000)
     assert row["launch_ns"] == 10**18 + 1_015_500  # 100 us before
 
 
 def test_markers_are_kept_with_the_end_of_a_batch_as_a_mark(gpu):
-    _, converted = gpu
-    markers = converted.tables["markers"].to_pylist()
+    markers = gpu[1].tables["markers"].to_pylist()
     names = [row["name"] for row in markers]
-    assert names.count("Forward Pass") == names.count("End of Batch") == 2
-    assert "Layer: conv1" not in names
+    assert names.count("Forward Pass") == names.count("End of Batch") == 2 and "Layer: conv1" not in names
     for row in markers:
-        assert (
-            (row["kind"] == "mark") == (row["name"] == "End of Batch") == (row["start_ns"] == row["end_ns"])
-        )
+        is_mark = row["kind"] == "mark"
+        assert is_mark == (row["name"] == "End of Batch") == (row["start_ns"] == row["end_ns"])
 
 
 def test_between_two_batches_the_next_is_loaded(tmp_path):
@@ -243,16 +211,6 @@ def test_gloo_collectives_are_communication_wherever_they_end(tmp_path):
     assert one(rows, name="aten::mm")["flops"] == 16
     assert {row["rank"] for row in rows} == {1}
     assert len(rows) == 2
-
-
-def test_a_collective_carries_the_bytes_of_its_message(tmp_path):
-    trace = Trace(distributedInfo={"rank": 0, "world_size": 2})
-    said = {"In msg nelems": 10, "Out msg nelems": 20, "dtype": "BFloat16"}
-    trace.host("record_param_comms", 0, 20, more=said)
-    trace.kernel("ncclDevKernel_AllGather_RING_LL(ncclWork*)", 5, 30, 50)
-    rows, converted = rows_of(trace, tmp_path)
-    assert rows[0]["bytes"] == 40
-    assert "no_collectives" not in codes(converted.findings)
 
 
 def test_a_gpu_rank_of_several_without_a_collective_is_a_finding(tmp_path):

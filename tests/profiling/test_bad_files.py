@@ -3,8 +3,6 @@
 import gzip
 import re
 import sqlite3
-import subprocess
-import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -158,20 +156,3 @@ def test_a_database_in_write_ahead_mode_is_read_without_writing(name, tmp_path):
     finally:
         tmp_path.chmod(0o755)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
-
-
-def test_the_other_ranks_are_still_read(tmp_path):
-    for rank in range(3):
-        _, path = make("nsys export", tmp_path)
-        path.rename(tmp_path / f"rank{rank}.sqlite")
-    broken = tmp_path / "rank1.sqlite"
-    broken.write_bytes(broken.read_bytes()[:9000])
-    answer = subprocess.run(
-        [sys.executable, "-m", "profiling.convert", str(tmp_path), "--out", str(tmp_path / "out")],
-        capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert answer.returncode == 1
-    (job,) = (tmp_path / "out").iterdir()
-    assert sorted(found.name for found in job.glob("rank_*")) == ["rank_0000", "rank_0002"]
-    assert "rank1.sqlite" in answer.stderr
-    assert "Traceback" not in answer.stderr

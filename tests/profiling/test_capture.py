@@ -130,8 +130,6 @@ def test_a_grouped_and_strided_network_has_its_analytic_flops(recorded):
     [
         ("resnet50", 64, [1, 2], True, False),
         ("resnet18", 224, [1], False, False),
-        ("resnet18", 64, [1], True, True),
-        ("alexnet", 96, [4, 1], False, False),
         ("alexnet", 64, [1], True, True),
     ],
 )
@@ -177,16 +175,6 @@ def test_gradients_of_a_distributed_model_are_communication_of_known_size(tmp_pa
     assert set(reduced["direction"]) == {"bprop"}
     assert reduced.groupby("batch_index")["bytes"].sum().to_list() == [4 * parameters] * BATCHES
     assert "0" in set(kernels["layer"].dropna())  # not module.0
-
-
-def test_half_precision_moves_half_the_bytes(tmp_path):
-    moved = []
-    for kind in (torch.float32, torch.bfloat16):
-        model, data = torch.nn.Sequential(torch.nn.Linear(64, 32)).to(kind), torch.randn(8, 64, dtype=kind)
-        record(model, [data], tmp_path / str(kind))
-        kernels = read(tmp_path / str(kind), "kernels").to_pandas()
-        moved.append(kernels.query("`class` == 'gemm'")["bytes"].sum())
-    assert moved[0] == 2 * moved[1] > 0
 
 
 def test_a_compiled_model_gets_no_hooks(tmp_path):

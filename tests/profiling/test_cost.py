@@ -1,7 +1,6 @@
 """FLOPs and bytes of operators, against the arithmetic done by hand and against PyTorch's own counter."""
 
 import pytest
-from hypothesis import strategies as st
 
 from profiling.cost.operators import Cost, is_bookkeeping, is_primitive, operator_cost
 from profiling.cost.shapes import element_bytes, parse_inputs
@@ -203,11 +202,3 @@ def test_composites_leave_their_work_to_what_they_call():
     assert is_bookkeeping("aten::as_strided_")
     assert is_bookkeeping("detach")
     assert not is_bookkeeping("aten::add_")
-
-
-OPERATORS = st.sampled_from(
-    ["aten::convolution", "aten::convolution_backward", "aten::mm", "aten::linear", "aten::add_",
-     "aten::max_pool2d", "aten::cudnn_convolution_backward", "aten::sum", "aten::copy_",
-     "aten::_foreach_add_", "aten::bmm", "aten::embedding", "aten::index_select", "aten::index", "aten::mean",
-     "aten::_adaptive_avg_pool2d", "aten::avg_pool2d", "aten::_fused_adam_", "aten::native_batch_norm"]
-)  # fmt: skip

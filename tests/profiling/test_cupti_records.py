@@ -4,13 +4,11 @@ import threading
 
 import orjson
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from profiling.errors import UserError
 from profiling.readers.cupti import GROUPS, Reading, RecordsWriter, read_records
 from profiling.tools import Origin, tool
-from tests.profiling.fake_cupti import GEMM, MANGLED, records_file
+from tests.profiling.fake_cupti import records_file
 
 
 def lines_of(path):
@@ -109,46 +107,3 @@ def test_threads_of_cupti_may_hand_over_at_once(tmp_path):
     events = read_records(path)[0].whole()
     assert len(events.device["name"]) == 200
     assert len({events.names[name] for name in events.device["name"]}) == 200
-
-
-launched = st.lists(
-    st.tuples(
-        st.integers(1, 10**15),  # when it was called, ns
-        st.integers(0, 10**6), st.integers(0, 10**9),  # until it began, and how long it took
-        st.integers(0, 15), st.integers(0, 2**32 - 1),  # device, stream
-        st.sampled_from([MANGLED, GEMM, "", "über"]), st.integers(1, 2**31 - 1),
-    ),
-    min_size=1, max_size=20,
-)  # fmt: skip
-
-
-@settings(max_examples=40)
-@given(made=launched, shift=st.integers(-(10**15), 10**18))
-def test_whatever_is_written_is_read_back(made, shift, tmp_path_factory):
-    path = tmp_path_factory.mktemp("records") / "r.jsonl"
-    with path.open("wb") as file:
-        writer = RecordsWriter(file, 2, 0, Reading(0, shift, 0))
-        for number, (called, until, took, device, stream, name, grid) in enumerate(made):
-            start = called + until
-            call = (called, called + 1, 9, number, 211)
-            kernel = (start, start + took, device, stream, number, name, grid, 1, 1, 32, 1, 1)
-            for group, row in (("runtime", call), ("kernel", kernel)):
-                writer.add(group, {column: [value] for column, value in zip(GROUPS[group], row, strict=True)})
-        writer.end(Reading(0, shift, 0), 0, [])
-    names = {MANGLED: "void kernel<float>(float)", "": "(a kernel without a name)"}
-    rows = sorted(tool("cupti").read(path).tables["kernels"].to_pylist(), key=lambda row: row["correlation"])
-    assert [
-        (
-            row["start_ns"],
-            row["duration_ns"],
-            row["device"],
-            row["stream"],
-            row["name"],
-            row["grid"],
-            row["rank"],
-        )
-        for row in rows
-    ] == [
-        (called + until + shift, took, device, stream, names.get(name, name), f"{grid},1,1", 2)
-        for called, until, took, device, stream, name, grid in made
-    ]

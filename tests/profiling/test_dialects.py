@@ -36,34 +36,99 @@ def expected(tmp_path_factory):
     return rows
 
 
-def same(path, expected):
-    assert recognise(path) == "torch"
-    rows, converted = rows_of(path)
-    assert rows == expected
-    assert converted.findings == []
-
-
 def old_event(event):
     """An event as PyTorch 1.8 to 1.10 wrote it: quoted threads, whole microseconds, other words."""
     old = {**event, "cat": OLD_CATEGORIES[event["cat"]], "ts": int(event["ts"]), "dur": int(event["dur"])}
     old["args"] = {OLD_ARGUMENTS.get(key, key): value for key, value in event["args"].items()}
-    if old["cat"] in ("Kernel", "Memcpy"):
-        return {**old, "tid": "stream 7"}
-    return {**old, "tid": str(event["tid"])}
+    return {**old, "tid": "stream 7" if old["cat"] in ("Kernel", "Memcpy") else str(event["tid"])}
 
 
-def written(path, trace, change):
-    """The trace's text after ``change``, which takes and gives a text."""
-    path.write_text(change(trace.text().decode()))
-    return path
-
-
-def test_the_schema_before_1_11(tmp_path, expected):
-    trace = recording()
+def old_schema(trace):
     # The one mark of half a microsecond would be rounded to the length of none.
     trace.events = [old_event(event) for event in trace.events]
     trace.facts = {"schemaVersion": 1, "computeProperties": [], "traceName": "trace.json"}
-    same(trace.write(tmp_path / "trace.json"), expected)
+    return trace.text().decode()
+
+
+def numbers_in_quotes(trace):
+    for event in trace.events:
+        event |= {"ts": str(event["ts"]), "dur": f"{event['dur']}"}
+    return trace.text().decode()
+
+
+def paths_of_windows(trace):
+    trace.facts["traceName"] = "PATH"
+    trace.host(r"PATH(219): \"lazy\" init", 1, 2, "python_function")
+    return trace.text().decode().replace("PATH", r"C:\Users\new\_x.py")
+
+
+def no_number(word):
+    """What is no number in a field that is not read."""
+
+    def written(trace):
+        for event in trace.events:
+            event["args"]["blocks per SM"] = 0.0125
+        return trace.text().decode().replace("0.0125", word)
+
+    return written
+
+
+OTHER_EVENTS = [
+    {"ph": "M", "name": "process_name", "pid": 9, "tid": 0, "ts": 1, "args": {"name": "python"}},
+    {"ph": "s", "id": 3, "pid": 9, "tid": 1, "ts": 1, "cat": "ac2g", "name": "ac2g"},
+    {"ph": "f", "id": 3, "pid": 0, "tid": 7, "ts": 1, "cat": "ac2g", "name": "ac2g", "bp": "e"},
+    {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 9, "tid": 1, "ts": 1,
+     "args": {"Total Allocated": 5, "Bytes": 512, "Addr": 140}},
+    {"ph": "X", "cat": "cuda_sync", "name": "Stream Wait Event", "pid": 0, "tid": 7, "ts": 1, "dur": 1,
+     "args": {"stream": 7, "correlation": 3}},
+    {"ph": "X", "cat": "gpu_user_annotation", "name": "Forward Pass", "pid": 0, "tid": 7, "ts": 1,
+     "dur": 9},
+    {"ph": "X", "cat": "overhead", "name": "Buffer Flush", "pid": -1, "tid": 0, "ts": 1, "dur": 1},
+    {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "x", "ts": 1,
+     "dur": 1},
+    {"ph": "C", "cat": "counter", "name": "GPU 0 Utilization", "pid": 0, "ts": 1, "args": {"SM": 5}},
+]  # fmt: skip
+
+
+def everything_else(trace):
+    trace.events += OTHER_EVENTS
+    trace.facts |= {"with_stack": 1, "cupti_version": 28, "displayTimeUnit": "ms", "trace_id": "A0"}
+    return trace.text().decode()
+
+
+def laid_out(indent, events_first):
+    def written(trace):
+        parts = [trace.facts, {"traceEvents": trace.events}]
+        first, second = reversed(parts) if events_first else parts
+        return json.dumps({**first, **second}, indent=indent)
+
+    return written
+
+
+WAYS = {
+    "the schema before 1.11": old_schema,
+    "numbers in quotes": numbers_in_quotes,
+    "only the events": lambda trace: json.dumps({"traceEvents": trace.events}),
+    "a bare list of events": lambda trace: json.dumps(trace.events),
+    "a comma after the last event": lambda trace: trace.text().decode().replace("}\n  ]\n}", "},\n  ]\n}"),
+    "paths of Windows with single backslashes": paths_of_windows,
+    "everything else that a trace may hold": everything_else,
+    **{f"{word} in a field": no_number(word) for word in ("NaN", "-Infinity", "inf", "-nan(ind)")},
+    **{
+        f"indented by {indent}" + ", events first" * first: laid_out(indent, first)
+        for indent in (None, 1, 4)
+        for first in (False, True)
+    },
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_trace_written_in_another_way_gives_the_same_rows(way, tmp_path, expected):
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(WAYS[way](recording()).encode()))
+    assert recognise(path) == "torch"
+    rows, converted = rows_of(path)
+    assert (rows, converted.findings) == (expected, [])
 
 
 @pytest.mark.parametrize("field", ["pid", "tid"])
@@ -79,13 +144,6 @@ def test_processes_or_threads_left_out(tmp_path, field, expected):
     assert converted.findings == []
 
 
-def test_numbers_in_quotes(tmp_path, expected):
-    trace = recording()
-    for event in trace.events:
-        event |= {"ts": str(event["ts"]), "dur": f"{event['dur']}"}
-    same(trace.write(tmp_path / "trace.json"), expected)
-
-
 def test_times_relative_to_a_base(tmp_path, expected):
     trace = recording()
     base = 1_700_000_000_000_000_000
@@ -93,75 +151,6 @@ def test_times_relative_to_a_base(tmp_path, expected):
     rows, _ = rows_of(trace.write(tmp_path / "trace.json"))
     times = ("start_ns", "launch_ns", "launch_end_ns")
     assert rows == [{**row, **{name: row[name] + base for name in times}} for row in expected]
-
-
-@pytest.mark.parametrize("indent", [None, 1, 4])
-@pytest.mark.parametrize("events_first", [False, True])
-def test_compact_indented_and_with_the_events_first(tmp_path, indent, events_first, expected):
-    trace = recording()
-    parts = [trace.facts, {"traceEvents": trace.events}]
-    first, second = reversed(parts) if events_first else parts
-    path = tmp_path / "trace.json.gz"
-    path.write_bytes(gzip.compress(json.dumps({**first, **second}, indent=indent).encode()))
-    same(path, expected)
-
-
-def test_only_the_events(tmp_path, expected):
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps({"traceEvents": recording().events}))
-    same(path, expected)
-    path.write_text(json.dumps(recording().events))
-    same(path, expected)
-
-
-def test_a_comma_after_the_last_event(tmp_path, expected):
-    same(
-        written(tmp_path / "trace.json", recording(), lambda text: text.replace("}\n  ]\n}", "},\n  ]\n}")),
-        expected,
-    )
-
-
-@pytest.mark.parametrize("word", ["NaN", "-Infinity", "inf", "-nan", "nan", "-nan(ind)"])
-def test_what_is_no_number_in_a_field_that_is_not_read(tmp_path, word, expected):
-    trace = recording()
-    for event in trace.events:
-        event["args"]["blocks per SM"] = 0.0125
-    changed = written(tmp_path / "trace.json", trace, lambda text: text.replace("0.0125", word))
-    assert word in changed.read_text()
-    same(changed, expected)
-
-
-def test_paths_of_windows_with_single_backslashes(tmp_path, expected):
-    trace = recording()
-    trace.facts["traceName"] = "PATH"
-    trace.host(r"PATH(219): \"lazy\" init", 1, 2, "python_function")
-    changed = written(
-        tmp_path / "trace.json", trace, lambda text: text.replace("PATH", r"C:\Users\new\_x.py")
-    )
-    rows, converted = rows_of(changed)
-    assert (rows, converted.findings) == (expected, [])
-
-
-def test_everything_else_that_a_trace_may_hold_is_passed_over(tmp_path, expected):
-    trace = recording()
-    other = [
-        {"ph": "M", "name": "process_name", "pid": 9, "tid": 0, "ts": 1, "args": {"name": "python"}},
-        {"ph": "s", "id": 3, "pid": 9, "tid": 1, "ts": 1, "cat": "ac2g", "name": "ac2g"},
-        {"ph": "f", "id": 3, "pid": 0, "tid": 7, "ts": 1, "cat": "ac2g", "name": "ac2g", "bp": "e"},
-        {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 9, "tid": 1, "ts": 1,
-         "args": {"Total Allocated": 5, "Bytes": 512, "Addr": 140}},
-        {"ph": "X", "cat": "cuda_sync", "name": "Stream Wait Event", "pid": 0, "tid": 7, "ts": 1, "dur": 1,
-         "args": {"stream": 7, "correlation": 3}},
-        {"ph": "X", "cat": "gpu_user_annotation", "name": "Forward Pass", "pid": 0, "tid": 7, "ts": 1,
-         "dur": 9},
-        {"ph": "X", "cat": "overhead", "name": "Buffer Flush", "pid": -1, "tid": 0, "ts": 1, "dur": 1},
-        {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "x", "ts": 1,
-         "dur": 1},
-        {"ph": "C", "cat": "counter", "name": "GPU 0 Utilization", "pid": 0, "ts": 1, "args": {"SM": 5}},
-    ]  # fmt: skip
-    trace.events += other
-    trace.facts |= {"with_stack": 1, "cupti_version": 28, "displayTimeUnit": "ms", "trace_id": "A0"}
-    same(trace.write(tmp_path / "trace.json"), expected)
 
 
 def test_python_frames_and_modules(tmp_path, expected):

@@ -164,27 +164,6 @@ def test_csv_and_the_form_of_old_releases_give_the_same(tmp_path, text):
     assert list(found["atomics"]["max"]) == [2e6, 1e6, 8e6]
 
 
-TRACE = """==7== Profiling result:
-"Start","Duration","Grid X","Grid Y","Grid Z","Block X","Block Y","Block Z","Registers Per Thread",\
-"Static SMem","Dynamic SMem","Size","Throughput","SrcMemType","DstMemType","Device","Context","Stream",\
-"Name","Correlation_ID"
-s,us,,,,,,,,KB,KB,KB,GB/s,,,,,,,
-1.5,2.25,,,,,,,,,,4.000000,1.6,"Pageable","Device","Tesla P100 (1)","1","7","[CUDA memcpy HtoD]",11
-1.6,10.5,128,1,1,256,1,1,32,0.1,0,,,,,"Tesla P100 (1)","1","7","void kernel<int=4>(float*)",12
-"""
-
-
-def test_a_trace_as_csv(tmp_path):
-    path = tmp_path / "trace.csv"
-    path.write_text(TRACE)
-    (kernels,) = tables(path)[0].values()
-    assert list(kernels["start_ns"]) == [1_500_000_000, 1_600_000_000]
-    assert list(kernels["duration_ns"]) == [2250, 10500]
-    assert kernels["bytes"].iloc[0] == 4096 and kernels["class"].iloc[0] == "memcpy"
-    assert (kernels["grid"].iloc[1], kernels["block"].iloc[1]) == ("128,1,1", "256,1,1")
-    assert list(kernels["correlation"]) == [11, 12] and set(kernels["device"]) == {1}
-
-
 @pytest.mark.parametrize("total", [True, False])
 def test_an_events_columns_are_those_that_its_table_names(total, tmp_path):
     path = tmp_path / "events.txt"

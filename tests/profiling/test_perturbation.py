@@ -4,26 +4,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
-from benchmarks.perturbation import steps_of, summary, tools_here
-from jobs.doctor import Check
+from benchmarks.perturbation import steps_of, summary
 from profiling.tables import as_table, rank_directory, write
-
-
-def found(**present):
-    return [
-        Check("libraries" if name == "horovod" else "profilers", name, here, "1.0", "load its module")
-        for name, here in present.items()
-    ]
-
-
-def test_absent_tools_are_listed_with_the_doctors_reason():
-    here, absent = tools_here(
-        found(torch=True, nsys=True, nvprof=True, ncu=False, tau_exec=False, horovod=True), has_gpu=False
-    )
-    assert here == ["torch", "nsys", "horovod"]
-    assert absent["tau"] == "1.0; load its module" and absent["ncu"] == "1.0; load its module"
-    assert "GPU" in absent["nvprof"]  # it is here, and has nothing to record
-    assert "nvprof" in tools_here(found(nvprof=True), has_gpu=True)[0]
 
 
 def test_a_step_is_the_slowest_ranks_and_of_recorded_batches_only(tmp_path):

@@ -26,10 +26,15 @@ def rows_of(path):
 
 
 def test_every_trace_is_read_whole(kineto):
-    counts = {}
+    counts, communication_pct = {}, {}
     for path in sorted(kineto.rglob("*.gz")):
         kernels, converted = rows_of(path)
         counts[path.name.partition(".")[0]] = len(kernels)
+        shares = (
+            100 * kernels.groupby("class", observed=True)["duration_ns"].sum() / kernels["duration_ns"].sum()
+        )
+        communication_pct[path.name.partition(".")[0]] = round(shares.get("communication", 0), 2)
+        assert shares.get("other", 0) < 0.5, path
         assert kernels["duration_ns"].min() >= 0
         assert len(converted.tables["markers"]) > 0
         assert not {"records_damaged", "parts_unread"} & set(codes(converted.findings)), path
@@ -37,6 +42,9 @@ def test_every_trace_is_read_whole(kineto):
     assert counts["nccl_data"] == 2700 + 960 + 114
     assert counts["resnet50_v100_dims_old_schema"] == 8772 + 312 + 12
     assert counts["resnet18_ddp_mi300_rank0of8"] == 2995 + 550 + 108
+    # One GPU has none; the MI300 ranks wait for one another inside their collectives.
+    expected = {"nccl_data": 28.38, "resnet18_ddp_mi300_rank0of8": 71.35, "resnet_kineto": 0}
+    assert {name: communication_pct[name] for name in expected} == expected
 
 
 def test_a_steps_allreduces_are_resnet50s_parameters(kineto):

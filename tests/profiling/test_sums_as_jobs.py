@@ -10,7 +10,7 @@ from profiling.tables import read
 from profiling.traced_job import read_job
 from tests.analysis.commands import one_line_error, run
 from tests.profiling.found import codes
-from tests.profiling.samples import NCU_RAW, SAMPLES, VTUNE
+from tests.profiling.samples import NCU_RAW, SAMPLES
 from tests.profiling.traced_jobs import Planted, write_job
 
 
@@ -62,12 +62,6 @@ def test_of_profiles_of_tau_alone_their_mean_step_is_answered(shared_data, tmp_p
     study = load(tmp_path)
     found = {source.id: source.job.findings for source in study.sources}
     assert [name for name, some in found.items() if "marks_missing" in codes(some)] == ["n24_tauprofile"]
-
-
-def test_sums_of_a_whole_run_are_tables(tmp_path):
-    (tmp_path / "report.csv").write_text(VTUNE)
-    assert convert([str(tmp_path / "report.csv"), "--out", str(tmp_path / "out")]) == 0
-    assert (tmp_path / "out" / "report" / "intervals.parquet").is_file()
 
 
 def test_a_timeline_without_steps_is_no_failure_where_other_jobs_answer(tmp_path):

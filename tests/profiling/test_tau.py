@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling.errors import UserError
 from profiling.schemas import SCHEMAS
 from profiling.tools import recognise, tool
 from tests.profiling.found import codes, data_of
@@ -68,16 +67,6 @@ def test_stage_timers_and_event_means_agree_with_the_programs_own_clock(tau, run
         assert event["mean"].iloc[0] == pytest.approx(sum(seen) / len(seen), rel=0.005)
         assert event["max"].iloc[0] == pytest.approx(max(seen), rel=0.005)
         assert event["min"].iloc[0] == pytest.approx(min(seen), rel=0.005)
-
-
-def test_a_timer_a_batch_gives_each_batchs_duration(tau):
-    folder = tau / "x_mpi4py_r2_merged_batchtimers"
-    intervals = frame(of_run(folder), "intervals")
-    for rank, truth in truths(folder).items():
-        mine = intervals[(intervals["rank"] == rank) & intervals["function"].str.fullmatch(r"Batch \d+")]
-        order = mine["function"].str.extract(r"(\d+)")[0].astype(int).sort_values()
-        timed = mine.loc[order.index, "inclusive_ns"] / 1e9
-        assert timed.to_list() == pytest.approx(truth["batch_durations"], rel=0.005)
 
 
 def test_snapshots_of_batches_are_marks(tau):
@@ -259,25 +248,6 @@ def test_a_killed_processs_snapshots_are_read_as_far_as_they_go(tmp_path):
     converted = read(path)
     assert data_of(converted.findings, "recording_cut_short") == [{"last": "End of Batch 1"}]
     assert len(frame(converted, "intervals")) == 4 and len(converted.tables["markers"]) == 2
-
-
-@settings(max_examples=40, deadline=None)
-@given(at=st.integers(0, 4000), put=st.binary(min_size=1, max_size=20))
-def test_random_bytes_end_in_a_line_or_a_table(at, put, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tau")
-    for path in (
-        write_merged(folder / "merged.xml", training(2)),
-        write_text(folder, training(1)) / "profile.0.0.0",
-    ):
-        content = path.read_bytes()
-        at %= len(content)
-        path.write_bytes(content[:at] + put + content[at + len(put) :])
-        try:
-            converted = read(path)
-        except UserError as error:
-            assert str(path) in str(error) and "\n" not in str(error)
-        else:
-            assert converted.tables["intervals"].schema == SCHEMAS["intervals"]
 
 
 FORMS = {

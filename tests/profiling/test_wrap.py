@@ -230,6 +230,3 @@ def test_counters_of_several_ranks_are_refused_before_their_collectives_wait(too
     check_can_record(tool_name, Options(mode, gpu=True), here=False)
     with pytest.raises(UserError, match="use one rank") if refused else nullcontext():
         check_can_record(tool_name, Options(mode, gpu=True, world_size=2), here=False)
-
-
-# --- inside the process -----------------------------------------------------------------------------------
