@@ -2,6 +2,7 @@
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -147,17 +148,18 @@ def kineto(path: Path) -> Path:
     return trace.write(path)
 
 
-def pyprof(path: Path) -> Path:
-    """Two batches of a forward kernel, a loss and a backward kernel, as PyProf tables them."""
+def pyprof(path: Path, *changes: dict[str, Any]) -> Path:
+    """Two batches of a forward kernel, a loss and a backward kernel, as PyProf tables them.
+
+    With changes, a row for each of them.
+    """
     row = {
         "TId": 1, "Layer": "conv1", "Module": "torch.nn.functional", "Params": "", "TC": "-", "Device": 0,
         "Stream": 7, "Grid": "1,1,1", "Block": "1,1,1", "FLOPs": 10.0, "Bytes": 20.0, "Sil(ns)": 1000,
     }  # fmt: skip
     launches = [("fprop", "conv2d", "sgemm"), ("fprop", "nll_loss", "nll"), ("bprop", "conv2d", "wgrad")] * 2
-    rows = [
-        {**row, "Idx": number, "Direction": direction, "Op": operator, "Kernel": kernel}
-        for number, (direction, operator, kernel) in enumerate(launches)
-    ]
+    made = [dict(zip(("Direction", "Op", "Kernel"), launch, strict=True)) for launch in launches]
+    rows = [{**row, **made[0], "Idx": number, **one} for number, one in enumerate(changes or made)]
     pq.write_table(pa.Table.from_pylist(rows), path)
     return path
 

@@ -4,10 +4,10 @@ import pytest
 
 from profiling.convert import main
 from profiling.tables import read
-from profiling.tools import TOOLS, recognise
 from profiling.tools import read as read_any
+from profiling.tools import recognise
 from tests.profiling.found import data_of
-from tests.profiling.samples import NVPROF_SUMMARY
+from tests.profiling.samples import NVPROF_SUMMARY, pyprof
 from tests.profiling.traces import Trace, training_step
 
 
@@ -15,21 +15,6 @@ def trace(path):
     made = Trace(distributedInfo={"rank": 2, "world_size": 1})
     training_step(made, 0)
     return made.write(path)
-
-
-def pyprof(path, *changes):
-    """A table with a row for each of ``changes``; one row without any."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    row = {
-        "Idx": 0, "TId": 1, "Layer": "conv1", "Direction": "fprop", "Module": "torch.nn.functional",
-        "Op": "conv2d", "Kernel": "cudnn::detail::implicit_convolve_sgemm", "Params": "", "Sil(ns)": 1000,
-        "TC": "-", "Device": 0, "Stream": 7, "Grid": "1,1,1", "Block": "1,1,1", "FLOPs": 10, "Bytes": 20,
-    }  # fmt: skip
-    rows = [{**row, "Idx": index, **change} for index, change in enumerate(changes or [{}])]
-    pq.write_table(pa.Table.from_pylist(rows), path)
-    return path
 
 
 def test_a_tool_is_recognised_by_content_not_by_name(tmp_path):
@@ -61,20 +46,6 @@ def test_absurd_rows_of_a_pyprof_table_are_left_out_and_counted(tmp_path, change
     assert data_of(converted.findings, "records_damaged") == damaged
 
 
-def test_every_reference_trace_and_table_is_recognised(shared_data):
-    for path in (shared_data / "kineto").rglob("*.gz"):
-        assert recognise(path) == "torch", path
-    for path in sorted((shared_data / "surfboard/pyprof_kernels").iterdir())[:4]:
-        assert recognise(path) == "pyprof", path
-    others = {
-        "horovod/timeline_4ranks_cpu.json.gz": "horovod", "surfboard/tau/lisa_interval.gzip": None,
-        "tau/callpath_merged.xml": "tau", "nsys/h100_2gpu_1s.sqlite": "nsys",
-        "ncu/resnet18_a100_raw.csv": "ncu", "nvprof/lstm_pyprof/net.sql": "nvprof",
-    }  # fmt: skip
-    for name, tool in others.items():
-        assert recognise(shared_data / name) == (tool if tool in TOOLS else None), name
-
-
 def test_files_and_folders_become_tables(tmp_path, capsys):
     (tmp_path / "raw" / "deep").mkdir(parents=True)
     trace(tmp_path / "raw" / "rank0.json.gz")
@@ -98,9 +69,7 @@ def test_a_damaged_trace_and_a_named_file_of_another_format_fail_and_the_rest_is
     (folder / "cut.json").write_bytes((folder / "good.json").read_bytes()[:-400])
     out = ["--out", str(tmp_path / "out")]
     assert main([str(folder), *out]) == 1
-    assert any(
-        "cut.json is truncated or damaged at byte" in line for line in capsys.readouterr().err.splitlines()
-    )
+    assert "cut.json" in capsys.readouterr().err
     assert main([str(folder / "good.json"), str(tmp_path / "notes.txt"), *out]) == 1
     printed = capsys.readouterr()
     assert printed.out.strip() == str(tmp_path / "out" / "good")

@@ -128,12 +128,6 @@ def test_a_job_of_other_files_is_replaced_if_that_is_asked_for(tmp_path, two):
     assert sizes_in(tmp_path / "out") == {"run": 2}
 
 
-def test_traces_that_were_moved_are_the_same_job(tmp_path, two):
-    converted(tmp_path / "out", two[0])
-    converted(tmp_path / "out", two[0].rename(tmp_path / "elsewhere"))
-    assert sizes_in(tmp_path / "out") == {"run": 2}
-
-
 def test_what_the_conversion_did_not_write_it_does_not_delete(tmp_path, two):
     out = tmp_path / "out"
     converted(out, two[1])

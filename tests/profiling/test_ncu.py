@@ -74,42 +74,48 @@ def test_the_details_page_gathers_a_launchs_sections(tmp_path):
     assert (occupancy["count"], occupancy["mean"]) == (1, 45.5)
 
 
-def test_tensor_core_use_is_an_event_and_leaves_flops_open(tmp_path):
-    metric = "sm__inst_executed_pipe_tensor_op_hmma.sum"
-    path = tmp_path / "tensor.csv"
-    path.write_text(NCU_RAW.replace('"gpu__time_duration.sum"', f'"gpu__time_duration.sum","{metric}"')
-                    .replace('"usecond"', '"usecond","inst"').replace('"10.5"', '"10.5","64"')
-                    .replace('"1.5"', '"1.5","0"'))  # fmt: skip
-    found, _ = tables(path)
-    assert math.isnan(found["kernels"]["flops"][0])
-    used = found["atomics"].set_index("event").loc[f"{metric} (inst) : void kernel<4>(float*)"]
-    assert used["mean"] == 64
+def with_metrics(names, units, values):
+    """The raw page with more metrics; those of the second launch are 0."""
+    columns, of_first = (",".join(f'"{one}"' for one in some) for some in (names, values))
+    zeros = ",".join('"0"' for _ in names)
+    text = NCU_RAW.replace('"gpu__time_duration.sum"', f'"gpu__time_duration.sum",{columns}')
+    text = text.replace('"usecond"', '"usecond",' + ",".join(f'"{unit}"' for unit in units))
+    return text.replace('"10.5"', f'"10.5",{of_first}').replace('"1.5"', f'"1.5",{zeros}')
+
+
+HMMA = "sm__inst_executed_pipe_tensor_op_hmma.sum"
+PIPE, CYCLES = "sm__inst_executed_pipe_tensor.sum", "sm__pipe_tensor_cycles_active.sum"
+XMMA = (
+    "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_warpgroupsize1x1x1"
+)
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("text", "flops"),
     [
-        "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNN",
-        "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_warpgroupsize1x1x1",
+        (with_metrics([HMMA], ["inst"], ["64"]), math.nan),
+        # A GPU that names tensor instructions otherwise tells them by their cycles.
+        (with_metrics([PIPE, CYCLES], ["inst", "cycle"], ["n/a", "640"]), math.nan),
+        (with_metrics([PIPE, CYCLES], ["inst", "cycle"], ["n/a", "0"]), 1000 + 2 * 2000),
+        # Names of Hopper's kernels say that they use tensor cores.
+        *((NCU_RAW.replace("void kernel<(int)4>(float *)", name), math.nan)
+          for name in ("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNN", XMMA)),
     ],
-)
-def test_kernels_of_hopper_whose_names_say_that_they_use_tensor_cores(tmp_path, name):
-    path = tmp_path / "hopper.csv"
-    path.write_text(NCU_RAW.replace("void kernel<(int)4>(float *)", name))
+)  # fmt: skip
+def test_the_use_of_tensor_cores_leaves_flops_open(tmp_path, text, flops):
+    path = tmp_path / "tensor.csv"
+    path.write_text(text)
     found, findings = tables(path)
-    assert math.isnan(found["kernels"]["flops"][0])
-    assert data_of(findings, "flops_missing") == [{"n": 2, "what": "launches on tensor cores"}]
+    assert found["kernels"]["flops"][0] == pytest.approx(flops, nan_ok=True)
+    open_flops = int(found["kernels"]["flops"].isna().sum())
+    assert [one["n"] for one in data_of(findings, "flops_missing")] == [open_flops]
 
 
-@pytest.mark.parametrize(("cycles", "flops"), [("640", math.nan), ("0", 1000 + 2 * 2000)])
-def test_a_gpu_that_names_tensor_instructions_otherwise_tells_them_by_their_cycles(tmp_path, cycles, flops):
-    path = tmp_path / "cycles.csv"
-    names = '"sm__inst_executed_pipe_tensor.sum","sm__pipe_tensor_cycles_active.sum"'
-    path.write_text(NCU_RAW.replace('"gpu__time_duration.sum"', f'"gpu__time_duration.sum",{names}')
-                    .replace('"usecond"', '"usecond","inst","cycle"')
-                    .replace('"10.5"', f'"10.5","n/a","{cycles}"')
-                    .replace('"1.5"', '"1.5","n/a","0"'))  # fmt: skip
-    assert tables(path)[0]["kernels"]["flops"][0] == pytest.approx(flops, nan_ok=True)
+def test_the_use_of_tensor_cores_is_an_event(tmp_path):
+    path = tmp_path / "tensor.csv"
+    path.write_text(with_metrics([HMMA], ["inst"], ["64"]))
+    used = tables(path)[0]["atomics"].set_index("event").loc[f"{HMMA} (inst) : void kernel<4>(float*)"]
+    assert used["mean"] == 64
 
 
 RULED = """"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value","Rule Name","Rule"

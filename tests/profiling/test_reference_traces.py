@@ -5,7 +5,7 @@ import collections
 import numpy as np
 import pytest
 
-from profiling.tools import tool
+from profiling.tools import recognise, tool
 from tests.profiling.found import codes, data_of
 
 read = tool("torch").read
@@ -28,6 +28,7 @@ def rows_of(path):
 def test_every_trace_is_read_whole(kineto):
     counts, communication_pct = {}, {}
     for path in sorted(kineto.rglob("*.gz")):
+        assert recognise(path) == "torch"
         kernels, converted = rows_of(path)
         counts[path.name.partition(".")[0]] = len(kernels)
         shares = (

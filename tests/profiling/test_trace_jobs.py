@@ -20,6 +20,13 @@ def converted(tmp_path, *paths, options=()):
     return code, out
 
 
+def convert_one(tmp_path, trace, *options):
+    """The result of a single trace."""
+    trace.write(tmp_path / "one.json")
+    _, out = converted(tmp_path, tmp_path / "one.json", options=options)
+    return out / "one"
+
+
 def of_code(job, code):
     """What the finding of a code says."""
     (found,) = [finding for finding in job.findings if finding.code == code]
@@ -49,9 +56,8 @@ def test_the_traces_of_all_ranks_become_one_job_with_what_they_say_of_it(tmp_pat
 
 def test_batches_and_their_stages_are_as_the_device_did_them(tmp_path):
     planted = Planted(ranks=1, batches=4)
-    trace_of(planted, 0).write(tmp_path / "one.json")
-    _, out = converted(tmp_path, tmp_path / "one.json")
-    rows = batches_of(out / "one")
+    one = convert_one(tmp_path, trace_of(planted, 0))
+    rows = batches_of(one)
     assert [row["batch_index"] for row in rows] == [0, 1, 2, 3]  # the trace numbers them from 3
     assert all(row["attributed"] and row["images"] is None for row in rows)
     starts = [round(START_US * US) + round(number * planted.batch) * US for number in range(4)]
@@ -61,7 +67,7 @@ def test_batches_and_their_stages_are_as_the_device_did_them(tmp_path):
     assert second["forward_ns"] == pytest.approx(planted.forward * US, abs=3 * US)
     assert second["backward_ns"] == pytest.approx(planted.backward * US, abs=US)
     assert second["update_ns"] == pytest.approx(planted.update * US, abs=US)
-    kernels = read(out / "one" / "rank_0000", "kernels")
+    kernels = read(one / "rank_0000", "kernels")
     assert sorted(set(kernels["batch_index"].to_pylist())) == [0, 1, 2, 3]
 
 
@@ -74,10 +80,9 @@ def test_batches_and_their_stages_are_as_the_device_did_them(tmp_path):
     ],
 )
 def test_batches_are_told_by_what_marks_them(tmp_path, marker, options, told):
-    trace_of(Planted(ranks=1, batches=5), 0, marker=marker).write(tmp_path / "one.json")
-    _, out = converted(tmp_path, tmp_path / "one.json", options=options)
-    assert read_job(out / "one").batches_from == told
-    assert len(batches_of(out / "one")) == 5
+    one = convert_one(tmp_path, trace_of(Planted(ranks=1, batches=5), 0, marker=marker), *options)
+    assert read_job(one).batches_from == told
+    assert len(batches_of(one)) == 5
 
 
 def test_ranges_that_overlap_are_no_batches(tmp_path):
@@ -96,42 +101,39 @@ def test_copies_to_the_gpu_are_the_loaders_only_where_there_are_batches(tmp_path
     trace = trace_of(planted, 0, marker=marker)
     trace.events = [event for event in trace.events if not event["name"].startswith("Optimizer.step")]
     trace.kernel("Memcpy HtoD (Pageable -> Device)", START_US + 21, START_US + 810, START_US + 820, thread=9)
-    trace.write(tmp_path / "one.json")
-    _, out = converted(tmp_path, tmp_path / "one.json")
-    rows = read(out / "one" / "rank_0000", "kernels").to_pylist()
+    one = convert_one(tmp_path, trace)
+    rows = read(one / "rank_0000", "kernels").to_pylist()
     assert [row["direction"] for row in rows if "HtoD" in row["name"]] == [direction]
 
 
-def test_a_first_batch_that_was_recorded_in_part_is_left_out(tmp_path):
-    trace = trace_of(Planted(ranks=1, batches=5), 0, marker="")
+def recorded_in_part():
+    trace = trace_of(Planted(ranks=1, batches=6), 0, marker="")
     cut = START_US + 29  # its forward and backward passes came before
     trace.events = [event for event in trace.events if event["ts"] > cut]
-    trace.write(tmp_path / "one.json")
-    _, out = converted(tmp_path, tmp_path / "one.json")
-    assert [row["attributed"] for row in batches_of(out / "one")] == [False, True, True, True, True]
+    return trace
 
 
-def test_a_first_batch_that_is_slow_by_far_is_left_out(tmp_path):
+def slow_by_far():
     trace = trace_of(Planted(ranks=1, batches=6), 0)
     first = next(event for event in trace.events if event["name"].startswith("ProfilerStep"))
     first["ts"], first["dur"] = first["ts"] - 5000, first["dur"] + 5000
-    trace.write(tmp_path / "one.json")
-    _, out = converted(tmp_path, tmp_path / "one.json")
-    assert [row["attributed"] for row in batches_of(out / "one")] == [False, True, True, True, True, True]
+    return trace
+
+
+@pytest.mark.parametrize("make", [recorded_in_part, slow_by_far])
+def test_a_first_batch_that_is_not_as_the_others_is_left_out(tmp_path, make):
+    one = convert_one(tmp_path, make())
+    assert [row["attributed"] for row in batches_of(one)] == [False, True, True, True, True, True]
 
 
 def test_a_first_step_begins_when_the_gpu_has_done_what_was_launched_before_the_recording(tmp_path):
     """The host is ahead of the GPU: it begins the first step while the GPU still works on earlier ones."""
-    planted = Planted(ranks=1, batches=6)
-    trace = trace_of(planted, 0)
-    first = next(event for event in trace.events if event["name"].startswith("ProfilerStep"))
-    first["ts"], first["dur"] = first["ts"] - 5000, first["dur"] + 5000
+    trace = slow_by_far()
     for begin in (START_US - 4990, START_US - 2000):
         trace.kernel("ampere_sgemm_64", begin - 20, begin, begin + 1990)
         trace.events.pop(-2)  # its launch
-    trace.write(tmp_path / "one.json")
-    _, out = converted(tmp_path, tmp_path / "one.json")
-    rows = batches_of(out / "one")
+    one = convert_one(tmp_path, trace)
+    rows = batches_of(one)
     assert all(row["attributed"] for row in rows)
     assert rows[0]["start_ns"] == int(START_US - 10) * 1000
 
@@ -143,19 +145,9 @@ def test_passes_that_take_turns_have_no_stages(tmp_path):
         trace.host("aten::mm", at + 21, at + 25, more={"Sequence number": 7, "Fwd thread id": 0})
         trace.kernel("ampere_sgemm_64", at + 22, at + 851, at + 889)
         trace.host("MmBackward0", at + 26, at + 29, thread=2, more={"Sequence number": 7, "Fwd thread id": 1})
-    trace.write(tmp_path / "one.json")
-    _, out = converted(tmp_path, tmp_path / "one.json")
-    rows = batches_of(out / "one")
+    one = convert_one(tmp_path, trace)
+    rows = batches_of(one)
     assert all(row["forward_ns"] is None and row["end_ns"] > row["start_ns"] for row in rows)
-
-
-def test_where_nothing_tells_batches_apart_the_recording_is_one(tmp_path):
-    trace = trace_of(Planted(ranks=1, batches=2), 0, marker="")
-    trace.events = [event for event in trace.events if not event["name"].startswith("Optimizer")]
-    trace.write(tmp_path / "one.json")
-    _, out = converted(tmp_path, tmp_path / "one.json")
-    assert read_job(out / "one").batches_from == "the whole recording"
-    assert len(batches_of(out / "one")) == 1
 
 
 def test_a_recording_without_steps_begins_with_its_first_kernel(tmp_path):
@@ -168,11 +160,11 @@ def test_a_recording_without_steps_begins_with_its_first_kernel(tmp_path):
         "Memcpy HtoD (Pageable -> Device)", START_US - start_up, START_US - 900, START_US - 890,
         category="gpu_memcpy",
     )  # fmt: skip
-    trace.write(tmp_path / "one.json")
-    _, out = converted(tmp_path, tmp_path / "one.json")
-    (row,) = batches_of(out / "one")
+    one = convert_one(tmp_path, trace)
+    assert read_job(one).batches_from == "the whole recording"
+    (row,) = batches_of(one)
     assert (row["end_ns"] - row["start_ns"]) / 1000 == 2 * planted.batch - planted.idle - 2  # starts at + 2
-    kernels = read(out / "one" / "rank_0000", "kernels")
+    kernels = read(one / "rank_0000", "kernels")
     assert kernels["batch_index"].null_count == 0
 
 
@@ -184,9 +176,8 @@ def test_kernels_without_a_launch_are_of_the_batch_around_them(tmp_path):
     for when in (at + 855, START_US - 50):
         given = {"device": 0, "stream": 7, "correlation": 999_999}
         trace.events.append({**graph, "name": "of_a_graph", "ts": when, "args": given})
-    trace.write(tmp_path / "one.json")
-    _, out = converted(tmp_path, tmp_path / "one.json")
-    rows = read(out / "one" / "rank_0000", "kernels").to_pylist()
+    one = convert_one(tmp_path, trace)
+    rows = read(one / "rank_0000", "kernels").to_pylist()
     assert [row["batch_index"] for row in rows if row["name"] == "of_a_graph"] == [None, 1]
 
 

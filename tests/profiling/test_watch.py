@@ -1,10 +1,8 @@
 """Programs of users, run unchanged under profiling.watch: what do they leave?"""
 
-import os
 import shutil
 import subprocess
 import sys
-import warnings
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -24,7 +22,6 @@ from profiling.errors import UserError
 from profiling.identity import Identity
 from profiling.watch import _write_run, main, parse
 from profiling.watching.facts import ModelFacts
-from profiling.watching.hooks import Hooks
 from profiling.watching.program import Program
 from profiling.watching.steps import UPDATE
 from profiling.watching.watched import Request, Watch
@@ -163,19 +160,6 @@ def test_the_folder_is_found_after_the_program_has_gone_elsewhere(tmp_path, fork
     )
     forks.watch("--out", "run", "goes.py", folder=tmp_path)
     assert len(batches_of(tmp_path / "run")) == 3 and manifest_of(tmp_path / "run").done
-
-
-def test_a_process_that_the_program_forks_is_not_watched():
-    hooks = Hooks(lambda: pytest.fail("a forked process is watched"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which the child does not need
-        child = os.fork()
-    if not child:
-        try:
-            os._exit(0 if hooks.recorder() is None else 1)
-        finally:
-            os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_profiler_is_started_once_where_a_second_optimizer_ends_the_first_step(monkeypatch):

@@ -8,8 +8,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
-from profiling import markers
-from profiling.watching.steps import BACKWARD, BY_BACKWARD, FORWARD, UPDATE
+from profiling.watching.steps import BY_BACKWARD, FORWARD, UPDATE
 from profiling.watching.watched import Enough, Request, Steps, Watch, findings_of
 from tests.profiling.watched_here import descend, descent, follow_each_other, passes, train
 
@@ -53,17 +52,6 @@ def test_a_step_of_few_is_not_ended_before_the_second_optimizer_has_come(watch, 
             passes(models[1])
             generator.step()
     assert watched_process.stop().passes.tolist() == [critics + 1] * batches
-
-
-def test_an_optimizer_that_does_not_come_is_waited_for_and_the_steps_are_as_many_as_asked_for(watch):
-    watched_process = watch(Request(batches=3))
-    model, other = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
-    optimizer, _never = descent(model), descent(other)
-    with pytest.raises(Enough):
-        for _ in range(ENDLESS):
-            passes(model)
-            optimizer.step()
-    assert optimizer.steps <= 10 and len(watched_process.stop()) == 3
 
 
 def test_updates_that_are_not_seen_end_steps_with_the_backward_pass(watch):
@@ -149,33 +137,6 @@ def test_a_backward_pass_within_another_is_a_part_of_it(watch):
     assert watched_process.stop().passes.tolist() == [1, 1, 1]
 
 
-def test_so_it_is_of_two_models_with_an_optimizer_each(watch):
-    watched_process = watch(Request())
-    models = [torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)]
-    optimizers = [*map(descent, models)]
-    for _ in range(4):
-        for model, optimizer in zip(models, optimizers, strict=True):
-            passes(model)
-            optimizer.step()
-    steps = watched_process.stop()
-    assert steps.passes.tolist() == [2] * 4 and (steps.stages_ns[FORWARD] > 0).all()
-    assert follow_each_other(steps)
-
-
-def test_optimizers_that_step_one_after_the_other_take_nothing_out_of_the_steps(watch):
-    """Once modules were searched for at each second of them."""
-    watched_process = watch(Request())
-    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
-    optimizers = [descent(part) for part in (*model, model)]
-    for _ in range(6):
-        passes(model)
-        for optimizer in optimizers:
-            optimizer.step()
-    steps = watched_process.stop()
-    assert len(steps) == 6 and (steps.stages_ns[FORWARD] > 0).all() and (steps.stages_ns[BACKWARD] > 0).all()
-    assert follow_each_other(steps)
-
-
 def test_a_second_phase_with_another_model_has_steps_and_stages_as_the_first(watch):
     watched_process = watch(Request(batches=35))
     first = torch.nn.Linear(3, 2)
@@ -186,12 +147,3 @@ def test_a_second_phase_with_another_model_has_steps_and_stages_as_the_first(wat
     steps = watched_process.stop()
     assert len(steps) == 35 and steps.passes.tolist() == [1] * 35
     assert (steps.stages_ns[FORWARD] > 0).sum() >= 34
-
-
-def test_an_update_within_a_marked_step_does_not_end_it(watch):
-    watched_process = watch(Request(batches=1))
-    model = torch.nn.Linear(3, 2)
-    optimizer = descent(model)
-    with pytest.raises(Enough), markers.step:
-        train(model, optimizer, 2)
-    assert optimizer.steps == 2 and watched_process.stop().passes.tolist() == [2]

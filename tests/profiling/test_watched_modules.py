@@ -19,24 +19,6 @@ def test_modules_that_train_nothing_are_no_models(watch):
     assert watched_process.hooks.modules.largest is model
 
 
-def test_the_model_is_the_largest_that_is_called(watch):
-    watched_process = watch(Request())
-    unused, model = torch.nn.Linear(30, 20), torch.nn.Linear(3, 2)
-    train(model, descent(model), 1)
-    assert watched_process.hooks.modules.largest is model is not unused
-
-
-def test_a_model_that_is_made_after_the_first_data_were_loaded_is_seen(watch):
-    watched_process = watch(Request())
-    loader = DataLoader(torch.ones(6, 3), 2)
-    model = torch.nn.Linear(next(iter(loader)).size(1), 2)
-    optimizer = descent(model)
-    for data in loader:
-        model(data).sum().backward()
-        optimizer.step()
-    assert (watched_process.stop().stages_ns[FORWARD] > 0).all()
-
-
 class Training(torch.nn.Module):
     """A module that is not called itself, as Lightning's."""
 
