@@ -17,7 +17,6 @@ from jobs.flags import to_flags
 from jobs.run import has_horovod, make_run
 from jobs.run_fields import parse_id
 from jobs.store import Manifest
-from jobs.sweep_file import expand, read_sweep
 from tests.analysis.commands import run as run_analysis
 from tests.cluster.virtual import ENDED, FOREGROUND, ROOT, Cluster
 from tests.ended_runs import ended_runs
@@ -36,13 +35,6 @@ def need_mpirun() -> None:
 def results_of(folder: Path, name: str) -> list[tuple[Path, Manifest]]:
     runs = ended_runs(folder / "results" / name)
     return [(path, store.read_record(path / store.MANIFEST, Manifest)) for path in runs]
-
-
-def test_the_virtual_sweep_is_whole():
-    runs, excluded = expand(read_sweep(ROOT / "configs" / "virtual.yaml"))
-    assert {run.configuration.backend for run in runs} == {"ddp", "horovod"}
-    assert {run.configuration.nodes for run in runs} == {1, 2, 4} and not excluded
-    assert {run.configuration.gpus_per_node for run in runs} == {2}
 
 
 def rows_of(said: str) -> list[list[str]]:
@@ -220,8 +212,6 @@ def test_a_library_of_another_mpi_is_named():
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["sbatch", "--partition=gpux", "slurm/sweep.sh"], "invalid partition specified: gpux"),
-        (["sbatch", "--nodes=99", "slurm/sweep.sh"], "More processors requested than permitted"),
         (["slurm/submit.sh", "configs/virtuel.yaml"], "did you mean 'configs/virtual.yaml'"),
         (
             ["env", "SCALEPROF_SITE=virtul", "slurm/submit.sh", "configs/virtual.yaml"],

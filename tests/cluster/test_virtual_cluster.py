@@ -78,21 +78,3 @@ def test_it_ends_with_its_owner(tmp_path, cluster):
     other = Cluster(home)
     # flock succeeds once no machine holds the lock.
     cluster.until(lambda: other._run(["flock", "-n", str(home / "machines/head"), "true"], 5).returncode == 0)
-
-
-def test_wrong_use_is_one_line(tmp_path):
-    answer = Cluster(tmp_path / "none")._run([str(SCRIPT), "exec", "true"], 10)
-    assert answer.returncode == 1 and answer.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("shape", "100"), "a rate with its unit, e.g. 100mbit, or off; not 100"),
-        (("kill-node", "n99"), "no node 'n99'; there are n1 to n32"),
-        (("boot-node",), "no node ''; there are n1 to n32"),
-    ],
-)
-def test_what_there_is_not_is_refused(cluster, words, says):
-    answer = cluster._run([str(SCRIPT), *words], 10)
-    assert (answer.returncode, answer.stderr) == (1, f"virtual_cluster.sh: {says}\n")

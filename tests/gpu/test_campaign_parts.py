@@ -10,12 +10,11 @@ import torch
 
 from benchmarks import gpu_checks, gpu_commands, gpu_part, gpu_parts, gpu_rates, training
 from benchmarks.gpu import DONE
-from benchmarks.gpu_part import ON_CPU, ON_GPU, OUT_OF_TIME, Part, command, that_fits
+from benchmarks.gpu_part import ON_CPU, OUT_OF_TIME, Part, command
 from jobs.run import make_run
 from jobs.sweep_file import expand, read_sweep
 
 CPU = torch.device("cpu")
-GIB = 1 << 30
 
 
 @pytest.fixture(autouse=True)
@@ -61,29 +60,6 @@ def test_the_checks_hold_on_a_cpu(tmp_path, name):
 def test_how_a_command_ended_is_noted(part, code, said, well, left_out, wrong):
     assert part.ended_well("study", code, said) == well
     assert (part.left_out, part.wrong) == (left_out, wrong)
-
-
-@pytest.mark.parametrize(
-    ("memory_gib", "capability", "batch", "compute"),
-    [(80, (9, 0), 256, "bf16"), (24, (8, 6), 128, "bf16"), (16, (7, 5), 128, "fp16"), (1, (7, 0), 8, "fp16")],
-)
-def test_what_is_trained_fits_the_gpu(memory_gib, capability, batch, compute):
-    run = that_fits(ON_GPU, memory_gib * GIB, capability).run
-    assert (run["batch"], run["compute"]) == (batch, compute)
-
-
-@pytest.mark.parametrize(
-    ("gpu", "images_per_s"),
-    [
-        ("NVIDIA H100 80GB HBM3", 3000.0),
-        ("NVIDIA H200", 3500.0),
-        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),  # a seventh of it
-        ("NVIDIA GH200 480GB", None),  # an H100's speed, in a name that holds "H200"
-        ("NVIDIA A100-SXM4-80GB", None),
-    ],
-)
-def test_only_of_whole_gpus_that_are_named_a_speed_is_wanted(gpu, images_per_s):
-    assert gpu_rates.target_of(gpu) == images_per_s
 
 
 class Flat(torch.nn.Module):
@@ -134,15 +110,6 @@ def a_module(tmp_path, monkeypatch, text: str) -> str:
     (tmp_path / "a_command.py").write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     return "a_command"
-
-
-def test_of_a_command_all_is_printed_and_the_last_line_is_given(tmp_path, monkeypatch, capsys):
-    code = "print('first', flush=True); sys.exit('last ' + sys.argv[1] + os.environ.get('A_SECRET', ''))"
-    name = a_module(tmp_path, monkeypatch, f"import os, sys; {code}")
-    monkeypatch.setenv("A_SECRET", "!")
-    assert command([name, "a b"], 60) == (1, "last a b!")
-    assert "first\nlast a b!" in capsys.readouterr().out
-    assert command([name, "a b"], 60, bare=True) == (1, "last a b")  # little of the environment
 
 
 def test_a_command_whose_time_is_up_is_ended(tmp_path, monkeypatch, capsys):
@@ -196,13 +163,3 @@ def test_of_a_sweep_that_failed_nothing_is_asked_and_that_is_said(part, monkeypa
         ["analysis.scaled", "analysis.kernels", "analysis.report"], "the sweep did not end well"
     )
     assert (part.out / "sweep.tar.gz").exists()  # its logs
-
-
-def test_studies_are_of_the_device_and_kept(part, monkeypatch):
-    commands = Commands(monkeypatch, gemm=1)
-    gpu_commands.studies(part)
-    assert all(words[1:3] == ["--device", "cpu"] for words in commands.asked)
-    assert [row[0] for row in part.tables[0]["rows"]] == ["layers", "order", "capacity"]
-    assert [one.partition(":")[0] for one in part.wrong] == ["study gemm"] and (
-        part.out / "studies.tar.gz"
-    ).exists()

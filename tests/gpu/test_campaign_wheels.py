@@ -1,10 +1,7 @@
 """benchmarks.gpu_wheels, and --wheels of benchmarks.gpu: what a machine without a package registry needs."""
 
-import subprocess
 import zipfile
 from pathlib import Path
-
-import pytest
 
 from benchmarks import gpu_wheels
 
@@ -45,32 +42,3 @@ def test_a_wheel_that_does_not_fit_is_named_and_costs_no_other(tmp_path):
     site, absent = gpu_wheels.install(wheels, tmp_path / "work")
     assert list(absent) == ["older"] and "older" in absent["older"]
     assert {path.name for path in (site / "nvidia").iterdir()} == {"dali.py", "codec.py"}
-
-
-@pytest.mark.parametrize(
-    ("dali", "refused"),
-    [(True, None), (False, None), (True, "nvidia-dali-cuda130"), (True, "cupti-python")],
-)
-def test_dali_comes_with_all_that_it_needs_and_a_wheel_that_is_not_there_costs_no_other(
-    tmp_path, monkeypatch, dali, refused
-):
-    """Its decoder loads nvJPEG, which torch does not bring: without it images are decoded on the CPU."""
-    without_needs: dict[str, bool] = {}
-
-    def run(words, check):
-        wanted = {word.partition("==")[0] for word in words if "==" in word}
-        if refused in wanted:
-            assert not check
-            return subprocess.CompletedProcess(words, 1)
-        without_needs.update(dict.fromkeys(wanted, "--no-deps" in words))
-        return subprocess.CompletedProcess(words, 0)
-
-    monkeypatch.setattr(gpu_wheels.subprocess, "run", run)
-    left_out = gpu_wheels.download(tmp_path, dali, "3.12")
-    assert [one.partition("==")[0] for one in left_out] == ([refused] if refused else [])
-    assert without_needs["pydantic"] is False
-    there = {"nvidia-dali-cuda130": False, "cupti-python": True}
-    wanted = set(there) - {refused} - (set() if dali else {"nvidia-dali-cuda130"})
-    assert {name: one for name, one in without_needs.items() if name in there} == {
-        name: there[name] for name in wanted
-    }

@@ -7,7 +7,6 @@ import pytest
 
 from jobs.checks import Node, why_not_on
 from jobs.choices import HEADINGS, with_tables
-from jobs.doctor import Check, examine
 from jobs.machine import Machine
 from jobs.run import make_run
 from profiling.tools import STARTED, TOOLS, tool
@@ -52,14 +51,3 @@ CASES = [
 def test_a_loader_says_what_it_lacks_before_a_run_starts(loader, here, data, why) -> None:
     whys = list(why_not_on(Node(here, sees_data=False), make_run({"loader": loader, "data": data})))
     assert why in whys[0] if why else not whys
-
-
-def test_the_doctor_says_of_each_loader_what_it_lacks() -> None:
-    def line_of(loader: str, here: Machine) -> Check:
-        return next(each for each in examine(here) if (each.group, each.name) == ("loaders", loader))
-
-    assert "nvidia-dali" in line_of("dali-cpu", machine()).remedy
-    assert line_of("pytorch", machine()).present
-    with_dali = machine((), frozenset({"nvidia.dali"}))
-    assert line_of("dali-cpu", with_dali).present
-    assert line_of("dali-gpu", with_dali).remedy.endswith("dali-cpu")

@@ -41,15 +41,6 @@ def test_both_hold_the_same():
         assert step in runs[1] and step in sections["post"]
 
 
-def test_what_they_copy_is_there_and_is_the_same():
-    _, sections = definition()
-    by_docker = [word for name, rest in instructions() if name == "COPY" for word in rest.split()[:-1]]
-    by_apptainer = [line.split()[0] for line in sections["files"].splitlines() if line.strip()]
-    assert by_docker == by_apptainer
-    assert all((ROOT / name).exists() for name in by_docker)
-    assert (ROOT / "train/backends/build_horovod.sh").stat().st_mode & 0o100
-
-
 @pytest.mark.parametrize("shell", ["bash", "sh"])
 def test_their_shell_parses(shell):
     _, sections = definition()

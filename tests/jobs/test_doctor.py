@@ -103,13 +103,9 @@ def test_the_build_that_serves_a_gpu_is_named(capability, built_for, told):
         check_built_for(capability, built_for, "Tesla")
 
 
-@pytest.mark.parametrize(
-    ("version", "fine"),
-    [("2.11.0+cu130", True), ("2.12.1", True), ("2.13.0", True), ("2.10.0", False), ("2.14.0", False),
-     ("3.0", False), ("unknown", False)],
-)  # fmt: skip
-def test_releases_of_pytorch_that_are_tested(version, fine):
-    assert is_tested(version) == fine
+def test_releases_of_pytorch_that_are_tested():
+    versions = ("2.11.0+cu130", "2.12.1", "2.13.0", "2.10.0", "2.14.0", "3.0", "unknown")
+    assert [is_tested(version) for version in versions] == [True] * 3 + [False] * 4
 
 
 @pytest.mark.parametrize(
@@ -213,12 +209,8 @@ def test_a_tau_of_another_python_serves_in_all_modes_but_one(put):
     assert found.present and found.detail.endswith(f"profile_mode python: {OTHER_PYTHON}")
 
 
-def test_a_tau_that_writes_nothing_does_not_serve(put):
-    assert not look_at_tau(put(alone="true")).present
-
-
 def test_where_there_are_gpus_it_is_tried_with_cupti(put, tmp_path):
     look_at_tau(put(alone=f'echo "$*" > {tmp_path}/said; {PROFILE}'), gpu=True)
-    said = (tmp_path / "said").read_text()
-    assert said.startswith("-T python,cupti -cupti ") and f" {sys.executable} -c import pytau" in said
+    assert "python,cupti" in (tmp_path / "said").read_text().split()
     assert not look_at_tau({"PATH": "/nowhere"}).present
+    assert not look_at_tau(put(alone="true")).present  # it writes nothing

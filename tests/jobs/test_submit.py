@@ -10,8 +10,6 @@ import pytest
 
 from jobs import store
 from jobs.execute import SweepRecord
-from jobs.submit import read_words
-from profiling.errors import UserError
 from tests.analysis.commands import ROOT, Ran, one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run
 from tests.jobs.scripted import put_programs
@@ -148,27 +146,6 @@ def test_a_python_without_what_is_needed_is_refused_alike_by_the_script_and_the_
     assert not asked(log)
 
 
-def test_modules_and_two_files_for_a_cluster_are_found_before_one_is_queued(
-    submit, log, tmp_path, monkeypatch
-):
-    sites = tmp_path / "sites"
-    sites.mkdir()
-    monkeypatch.setattr("jobs.site.SITES", sites)
-    (sites / "one.yaml").write_text("cluster: virtual\nmodules: [cuda]")
-    error = one_line_error(submit("nodes: 1"))
-    assert "cuda" in error and "`modules`" in error
-    monkeypatch.setenv("CHECK", "no")
-    assert submit("nodes: 9").code == 0 and len(asked(log)) == 2
-    monkeypatch.delenv("CHECK")
-    (sites / "two.yaml").write_text("cluster: virtual")
-    assert "set SCALEPROF_SITE" in one_line_error(submit("nodes: 1"))
-    assert submit("nodes: 1", "--", "--site", "two").code == 0
-    assert asked(log)[2].startswith("no two: --parsable --comment=")
-    (sites / "two.yaml").write_text("data: {ours: /no/here}")
-    said = submit("data: ours, loader: pytorch", "--", "--site", "two").err.splitlines()[-1]
-    assert said.endswith("or its path in the site file")
-
-
 def test_a_sweep_on_a_login_node_says_so_and_runs_there(log, tmp_path, monkeypatch):
     (tmp_path / "s.yaml").write_text("run: {nodes: 2, batches: 3}")  # which the launcher local cannot start
     words = ["jobs.sweep", tmp_path / "s.yaml", "--out", tmp_path / "out"]
@@ -222,13 +199,6 @@ def test_a_job_knows_how_its_sweep_was_submitted(submit, log, tmp_path, monkeypa
     assert resume() == f"SCALEPROF_SITE=virtual slurm/submit.sh {config} -- --out {out}"
 
 
-def test_a_dry_run_is_one_before_and_behind_the_sweep_file():
-    behind = read_words(["a.yaml", "--dry-run", "--time=1"])
-    assert behind.dry_run and read_words(["--dry-run", "a.yaml", "--time=1"]) == behind
-    with pytest.raises(UserError, match="no sweep file"):
-        read_words(["--dry-run"])
-
-
 def test_a_sweep_that_is_queued_or_running_is_not_submitted_again(submit, log, tmp_path, monkeypatch):
     queue = tmp_path / "squeue.jobs"  # the stand-in fails where there is none, as squeue where Slurm is down
     mine = f"scaleprof {tmp_path}/out/s"
@@ -264,17 +234,6 @@ def test_a_comment_of_the_user_takes_the_place_of_ours(submit, log, monkeypatch)
         monkeypatch.setenv(f"SBATCH_{name}", "project-8")
     log.unlink()
     assert submit("nodes: 1").code == 0 and not re.search("--(comment|output)", asked(log)[0])
-
-
-@pytest.mark.parametrize("name", ["submit", "sweep", "report", "virtual_cluster"])
-def test_a_script_prints_its_own_help(name):
-    script = ROOT / "slurm" / f"{name}.sh"
-    answer = subprocess.run([script, "--help"], capture_output=True, text=True, check=False)
-    assert (answer.returncode, answer.stderr) == (0, "")
-    lines = answer.stdout.splitlines()
-    assert lines[0] == script.read_text().splitlines()[1].removeprefix("# ")
-    assert f"slurm/{name}.sh" in answer.stdout
-    assert not any(line.startswith(("SBATCH", "#", "set ")) for line in lines)
 
 
 def test_what_a_job_that_ends_at_its_start_was_to_run_is_known_and_why_it_was_not(
