@@ -1,4 +1,4 @@
-"""What is to be run, where, and whether it has run."""
+"""Jobs: what should run, where, and whether it has run."""
 
 import sys
 from importlib.util import find_spec

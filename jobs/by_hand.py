@@ -1,14 +1,14 @@
-"""Results of what is started by hand: runs, watched programs and single-node studies, with their manifests.
+"""Results of runs started by hand (not by a sweep): trainings, watched programs and single-node studies.
 
-A run of ``python -m train`` gets a directory of its own, ``results/by-hand/<run id>``, with the first
-repetition that is free. Its rank 0 writes the manifest, as ``jobs.sweep`` does for its runs.
+A run of ``python -m train`` gets its own directory, ``results/by-hand/<run id>``, with the first free
+repetition number. Its rank 0 writes the manifest, as ``jobs.sweep`` does for the runs of a sweep.
 
     results/studies/<study>-<cpu|gpu>-<time>/manifest.json        StudyManifest; written last
                                              durations.parquet    every timed repetition
-                                             quantities.parquet   every other figure, or why there is none
-                                             log.txt              what the processes it started printed
+                                             quantities.parquet   every other quantity, or why it is missing
+                                             log.txt              output of the processes it started
 
-Nothing here needs torch: ``train.studies`` measures, ``analysis.studies`` answers.
+Nothing here needs torch: ``train.studies`` measures, ``analysis.studies`` evaluates.
 """
 
 import itertools

@@ -1,8 +1,8 @@
-"""Why something cannot start, a line each: a run on a node, and what a site file says of a node and cluster.
+"""Checks before a start, one per problem: whether a run can start on a node and a site file is right.
 
-Launchers, ``jobs.sweep`` and ``jobs.submit`` refuse what these checks find; :mod:`jobs.doctor` shows it. On a
-compute node all that the site file says must be so. A login node may lack interfaces, cards, modules, data
-and scratch.
+Launchers, ``jobs.sweep`` and ``jobs.submit`` refuse to start what fails a check; :mod:`jobs.doctor` lists all
+failures. On a compute node everything in the site file must be true. A login node may lack interfaces, cards,
+modules, data and scratch.
 """
 
 import shlex

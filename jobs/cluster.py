@@ -1,4 +1,4 @@
-"""Ask Slurm, in a job or on a login node: of the cluster, its partitions, this allocation, queued jobs."""
+"""Query Slurm, in a job or on a login node: the cluster, its partitions, this allocation, queued jobs."""
 
 import os
 import re

@@ -1,11 +1,11 @@
-"""The commands: their groups, and what each gives.
+"""The list of all commands, in groups, with a line on each.
 
     scaleprof                  lists them
     scaleprof scaled DIR       is  python -m analysis.scaled DIR, from any folder
     scaleprof --version        prints the version
 
-A line of the list is the first line of a command's docstring. The commands are run by name, never imported:
-this file needs none of what they need. Completion by the shell's Tab key, in bash or zsh:
+The line on a command is the first line of its docstring. Commands are run by name and never imported, so that
+the list does not need their dependencies. Tab completion, in bash or zsh:
 
     eval "$(register-python-argcomplete scaleprof)"
 """
@@ -50,10 +50,10 @@ GROUPS = {
 }  # fmt: skip
 _HEAD = "scaleprof measures how distributed training scales on a cluster, and explains what limits it."
 _TAIL = """\
-scaleprof COMMAND --help explains a command and its flags, --columns the columns of its results;
-scaleprof COMMAND ... is python -m MODULE ..., e.g. python -m analysis.scaled DIR.
+scaleprof COMMAND --help explains a command and its flags, --columns the columns of its results.
+scaleprof COMMAND ... is the same as python -m MODULE ..., e.g. python -m analysis.scaled DIR.
 scaleprof --version prints the version.
-Completion by the Tab key, in bash or zsh: eval "$(register-python-argcomplete scaleprof)\""""
+Tab completion in bash or zsh: eval "$(register-python-argcomplete scaleprof)\""""
 _FLAGS = {"-h": "--help", "--help": "--help", "--version": "--version"}
 COMMANDS = {module.rpartition(".")[2]: module for modules in GROUPS.values() for module in modules}
 

@@ -1,6 +1,6 @@
 """What this machine has, what is missing, and the command that installs it.
 
-On a cluster: which site file is used, and is what it says true of this node?
+On a cluster it also names the site file in use and checks it against this node.
 
     python -m jobs.doctor [--site NAME|FILE] [--format table|json]
 

@@ -1,8 +1,8 @@
-"""Run a whole sweep, or print what it would do: the machine's peaks, then one run after another.
+"""Run a whole sweep, or print what it would do: first the machine's peaks, then one run after the other.
 
-A run that fails for a reason that may not come again goes to the end of the queue; a node that fails too
-often is left out. The record ``sweep.json`` tells readers which runs never started. Several calls may ask for
-parts of a sweep (``--only``): it holds what all of them asked for.
+A run that fails for a reason that may be temporary goes to the end of the queue; a node that fails too often
+is excluded. ``sweep.json`` records all runs, so that those that never started are known. If several calls run
+parts of a sweep (``--only``), it records the runs of all of them.
 """
 
 import os

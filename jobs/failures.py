@@ -1,7 +1,7 @@
-"""How a run ended: its manifest, and of a failure the kind, the rank and node, and whether to try again.
+"""How a run ended: its manifest, and for a failure its kind, rank and node, and whether to retry.
 
-What a launcher prints when a rank dies is read here, and nowhere else; tests/cluster/failures holds what real
-launchers printed.
+Only this module interprets what launchers print when a rank dies; tests/cluster/failures holds the output of
+real launchers.
 """
 
 import re

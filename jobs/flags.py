@@ -1,4 +1,4 @@
-"""Flags of commands: those of a run are the fields of Run; wrong use is one line."""
+"""Command-line flags: those of a run are the fields of Run; wrong use ends in one line."""
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence

@@ -6,11 +6,11 @@
 
 The first configuration of a sweep (--only chooses another) runs twice on one rank: first under the torch
 profiler, to find the hottest kernels, then with a tool that reads the counters of these kernels only: ncu, or
-nvprof on GPUs that it supports; vtune on a CPU. If there is no such tool, or it has no permission, a line
+nvprof on GPUs that it supports; vtune on a CPU. If there is no such tool, or it lacks permission, a line
 says so and only the times are shown.
 
-To print the table again: python -m analysis.hotspots DIR. A second call measures only what is missing, and
-other configurations in addition.
+To print the table again: python -m analysis.hotspots DIR. A second call measures only what is missing; other
+configurations are added to the results.
 """
 
 import re
@@ -55,7 +55,7 @@ def main() -> int:
     parser = make_parser("python -m jobs.hotspots", __doc__)
     add = parser.add_argument
     add("config", type=Path, help="the sweep file (configs/*.yaml)")
-    add("--top", type=int, default=5, metavar="N", help="how many kernels [5]")
+    add("--top", type=int, default=5, metavar="N", help="number of kernels [5]")
     only = "measure the first configuration with these values"
     add("--only", action="append", default=[], metavar="FIELD=VALUE[,VALUE]", help=only)
     add("--out", type=Path, default=Path("results"), metavar="DIR", help="folder for the runs [results]")

@@ -1,7 +1,8 @@
-"""The loaders, a line each in :data:`LOADERS`, and where the data are that they read.
+"""The list of loaders, one line each in :data:`LOADERS`, and the location of their data.
 
-A rank opens a loader by its module, which imports torch; flags, checks, the doctor and the docs need these.
-A data set is a folder of classes with images (``class/image.jpg``), or a folder of TFRecord files.
+Ranks open a loader through its module in train.loaders, which imports torch. Flags, checks, the doctor and
+the docs use this list, which does not. A data set is a folder of classes with images (``class/image.jpg``),
+or a folder of TFRecord files.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Facts of this machine and its software, for the doctor, launchers and manifests."""
+"""Facts about this machine and its software, for the doctor, launchers and manifests."""
 
 import ctypes
 import importlib.metadata

@@ -1,6 +1,6 @@
-"""Start a run's processes, watch them, and let none outlive the run.
+"""Start the processes of a run, watch them, and end all of them with the run.
 
-The one place that starts processes. Each has a session of its own, so that ending it ends what it started.
+All processes are started here. Each has its own session, so that ending it ends its children too.
 """
 
 import ctypes

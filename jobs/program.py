@@ -1,9 +1,9 @@
-"""The command of a user's program in a sweep: a template, and what fills it.
+"""The command of a user's program in a sweep: a template, and the values that fill it.
 
-``program: train.py --lr {lr} --batch-size {batch}`` below ``run:`` of a sweep file takes the place of our
-training loop. A name in braces is a field of the run, or a factor of the user's own. No shell reads the
-command: it is split into words first, as a shell would, and then filled, so a value with blanks stays one
-argument.
+``program: train.py --lr {lr} --batch-size {batch}`` below ``run:`` of a sweep file replaces scaleprof's own
+training loop. A name in braces is a field of the run or one of the user's factors. No shell is involved: the
+command is first split into words, as a shell would do it, and then filled, so that a value with spaces stays
+one argument.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Show the user of a sweep how it goes: before, while it runs, and at its end, on standard error."""
+"""Report the progress of a sweep on standard error: before it starts, while it runs, and at its end."""
 
 import re
 import shlex

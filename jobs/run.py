@@ -1,8 +1,8 @@
-"""One configuration of a sweep: :class:`Run`, the one definition of every option.
+"""One configuration of a sweep: :class:`Run`, which defines every option once.
 
-The flags of ``python -m train``, the keys of a sweep's YAML, the columns of the analysis and the docs are
-its fields. Its fields by role, values as text and ids: :mod:`jobs.run_fields`. What is wrong with values of
-any of our models is one line each (:func:`problems_of`).
+Its fields are the flags of ``python -m train``, the keys of a sweep's YAML, and columns of the results.
+:mod:`jobs.run_fields` has the roles of fields, values as text, and ids. Invalid values of any model are
+reported in one line each (:func:`problems_of`).
 """
 
 import os
@@ -112,7 +112,7 @@ class Run(BaseModel):
     workers: Annotated[int, Field(ge=0, le=512), Role("workload", "{} workers")] = Field(
         2,
         description="CPU threads per rank that load data (pytorch: processes); 0: with DALI the rank's share "
-        "of the node's cores, with pytorch none beside the rank itself",
+        "of the node's cores, with pytorch the rank loads its data itself",
     )
     model: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$"), _WORKLOAD] = Field(
         "resnet50", description="a torchvision classification model"
@@ -137,8 +137,8 @@ class Run(BaseModel):
     )
     threads: Annotated[int, Field(ge=0, le=1024), Role("workload", "{} threads")] = Field(
         0,
-        description="CPU threads per rank for computation; 0: the cores of the node divided by its ranks (so "
-        "that with more ranks, each has fewer)",
+        description="CPU threads per rank for computation; 0: the cores of the node divided by its ranks, so "
+        "fewer per rank when there are more ranks",
     )
     device: Annotated[Literal["auto", "cpu", "gpu"], _WORKLOAD] = Field(
         "auto", description="where to train; auto: on a GPU if there is one, otherwise on the CPU"
@@ -157,7 +157,7 @@ class Run(BaseModel):
         None, description="folder of the data set (python -m train.data make creates a small one)"
     )
     data_format: Annotated[Literal["images", "tfrecord"], _WORKLOAD] = Field(
-        "images", description="images: a folder class/image.jpg; tfrecord: TFRecord files with their indexes"
+        "images", description="images: files class/image.jpg; tfrecord: TFRecord files with their indexes"
     )
     profile_mode: Annotated[
         str, Field(pattern=r"^[a-z][a-z-]{0,31}$"), Role("observation", "profile mode {}")
@@ -167,7 +167,7 @@ class Run(BaseModel):
         "analysis needs",
     )
     profile_kernels: Annotated[str, Field(max_length=256), _OBSERVATION] = Field(
-        "", description="regular expression: read the counters of kernels with such names only"
+        "", description="regular expression: read counters only of kernels whose names match"
     )
     profile_schedule: Annotated[
         str,
@@ -175,8 +175,8 @@ class Run(BaseModel):
         Role("observation", "profile schedule {}"),
     ] = Field(
         "",
-        description="steps that the torch profiler skips, warms up and records, and how often it repeats "
-        "this, e.g. 1,2,5,2; by default it records from attribute_from to the end",
+        description="for torch: steps to skip, to warm up and to record, and number of repetitions, e.g. "
+        "1,2,5,2; by default it records from attribute_from to the end",
     )
     learning_rate: Annotated[float, Field(gt=0, le=100), Role("workload", "learning rate {}")] = Field(
         0.01, description="learning rate of SGD with momentum 0.9"
@@ -194,14 +194,14 @@ class Run(BaseModel):
         "GPU, and backend single or ddp",
     )
     cudnn_benchmark: Annotated[bool, _WORKLOAD] = Field(
-        True, description="let cuDNN try its algorithms in the first steps and keep the fastest"
+        True, description="let cuDNN try its algorithms in the first steps and use the fastest"
     )
     hw_decoder_load: Annotated[
         Annotated[float, Field(ge=0, le=1)] | None, Role("workload", "JPEG engines' share {}")
     ] = Field(
         None,
-        description="dali-gpu: the share of images that the GPU's JPEG engines decode; by default 0.8 from "
-        "Hopper on, otherwise DALI's own (0.65)",
+        description="dali-gpu: share of images that the GPU's JPEG engines decode; by default 0.8 on Hopper "
+        "and later, otherwise DALI's default (0.65)",
     )
     broadcast_buffers: Annotated[bool, _WORKLOAD] = Field(
         True,
@@ -216,11 +216,11 @@ class Run(BaseModel):
 
     program: Annotated[str, Field(max_length=LONGEST_PROGRAM), _WORKLOAD] = Field(
         "",
-        description="command of the program that was run in place of our own training loop; in a sweep with "
-        "names in braces, which fields and factors fill",
+        description="command of the program that is run instead of scaleprof's training loop; in a sweep, "
+        "names in braces are replaced by fields and factors",
     )
     factors: Annotated[dict[str, Value], Role("own")] = Field(
-        {}, description="factors of a program's own, by name; in answers each has a column factors.NAME"
+        {}, description="a program's own factors, by name; each is a column factors.NAME of the results"
     )
 
     @model_validator(mode="after")

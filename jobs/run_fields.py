@@ -1,7 +1,7 @@
-"""The fields of a run: by their role, their values as text, and the public id that they make.
+"""The fields of a run: their roles, their values as text, and the run id made of them.
 
-An id says the ten fields of :data:`ID_FIELDS`, the repetition and the exit code, e.g.
-``run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0``, and parses back without loss.
+An id contains the ten fields of :data:`ID_FIELDS`, the repetition and the exit code, e.g.
+``run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0``, and can be parsed without loss.
 """
 
 import hashlib

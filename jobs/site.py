@@ -3,9 +3,9 @@
 One YAML file per cluster, in jobs/sites/ (or anywhere: ``--site FILE``). jobs/sites/example.yaml explains
 each key.
 
-    python -m jobs.site [SITE]             what its file sets
-    python -m jobs.site --shell [SITE]     for scripts: commands that a batch script evaluates first
-    python -m jobs.site --sbatch [SITE]    for scripts: options for sbatch, one per line
+    python -m jobs.site [SITE]             the settings of its file
+    python -m jobs.site --shell [SITE]     shell commands, to be evaluated at the start of a batch script
+    python -m jobs.site --sbatch [SITE]    options for sbatch and srun, one per line
 """
 
 import argparse

@@ -1,17 +1,17 @@
-"""The files of a result directory: records, the lock of a run that is under way, and what became of a run.
+"""The files of a result directory: records, the lock of a run in progress, and the state of a run.
 
     results/<sweep>/sweep.json                     the sweep: its file, seed, runs, those left out and why
                     calibration.json               measured peaks of this machine
                     <run id>/manifest.json         written last, whole: a run is done only if this says so
                              log.txt               what the job printed
-                             owner.json            while it is under way: the process that has started it
-                             rank_0003/rank.json   what the rank says of itself (RankReport)
+                             owner.json            while in progress: the process that started it
+                             rank_0003/rank.json   the rank's report (RankReport)
                              rank_0003/raw/        what the profiler wrote
                              rank_0003/batches.parquet, kernels.parquet ...  (profiling.tables)
 
-While a run is under way its directory bears the id without the exit code; when it has ended the directory
-is renamed to the whole id. Every file is written under a temporary name and renamed. A lock is touched as
-long as its owner lives; the directory of one that is gone may be taken over.
+While a run is in progress, its directory is named after the id without the exit code; at the end it is
+renamed to the full id. Every file is written under a temporary name and renamed. The owner of a lock touches
+it regularly; a lock that is no longer touched may be taken over.
 """
 
 import glob

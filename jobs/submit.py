@@ -1,7 +1,7 @@
-"""Submit a sweep as one Slurm job for each number of nodes; slurm/submit.sh is how users call it.
+"""Submit a sweep as one Slurm job per number of nodes; users call it through slurm/submit.sh.
 
-What would end the jobs at their start is found before the first is queued (docs/cluster.md), unless CHECK=no.
-A sweep whose jobs are queued or running is not submitted again, unless AGAIN=yes.
+Problems that would end the jobs at their start are found before the first is queued (docs/cluster.md), unless
+CHECK=no. A sweep whose jobs are queued or running is not submitted again, unless AGAIN=yes.
 """
 
 import argparse

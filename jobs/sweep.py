@@ -3,11 +3,11 @@
     python -m jobs.sweep configs/quick.yaml             run again to resume
     python -m jobs.sweep configs/quick.yaml --dry-run   print the exact commands without starting anything
     python -m jobs.sweep configs/quick.yaml --only loader=synthetic --only gpus_per_node=1,2
-    python -m jobs.sweep configs/virtual.yaml --launcher slurm     in an allocation; slurm/sweep.sh does it
+    python -m jobs.sweep configs/virtual.yaml --launcher slurm     in an allocation; slurm/sweep.sh does this
 
 Exit code 0: all runs are done; 1: some failed or cannot start here (they are listed), or the job's time limit
 is too short for one run; 2: wrong use, explained in one line; 75: the job reached its time limit or lost
-nodes, and resumes when it is started again (as slurm/sweep.sh does); 130: interrupted, the last line is the
+nodes, and resumes when started again (slurm/sweep.sh does so); 130: interrupted, and the last line is the
 command that resumes.
 """
 

@@ -1,7 +1,7 @@
-"""A sweep file as a :class:`Sweep`, what is wrong with it, and the runs that it asks for.
+"""Read a sweep file as a :class:`Sweep`, report its mistakes, and list its runs.
 
-Its ``run:`` holds Run's fields; a list is a factor. A sweep is the product of its factors, each combination
-as often as the file says.
+``run:`` contains fields of Run; a list is a factor. A sweep contains all combinations of its factors, each
+repeated as often as the file says.
 """
 
 import itertools

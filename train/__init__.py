@@ -1,1 +1,1 @@
-"""What one rank does."""
+"""Training: what one rank does."""

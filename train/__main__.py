@@ -4,8 +4,8 @@
     mpirun -np 4 python -m train --model resnet50 --loader dali-gpu --batch 64 --data DIR
     torchrun --nproc-per-node 2 -m train --model resnet18 --loader pytorch --data DIR
 
-Each run gets a folder of its own, results/by-hand/<run id>, which every analysis command takes; so does their
-parent, results/by-hand. python -m jobs.sweep runs many such runs.
+Each run gets its own folder, results/by-hand/<run id>. Analysis commands take this folder, or results/by-hand
+for all of them. python -m jobs.sweep starts many such runs.
 
 Exit code 0: done; 1: done, but the results do not count (one line says why); 2: wrong use.
 """

@@ -1,10 +1,10 @@
-"""Peaks of this machine, measured at the start of a sweep.
+"""Measure the peaks of this machine; sweeps do so at their start.
 
     python -m train.calibrate --out results/quick/calibration.json     (started as ranks by jobs.sweep)
 
-Measures a matrix product, a copy in memory and an allreduce over all ranks: the peaks to which efficiencies
-refer. Ranks share a CPU's cores and memory, so 1, 2, 4 ... and all ranks are measured at the same time.
-Allreduces of other ranks that the file has are kept.
+The peaks to which efficiencies are relative: of a matrix product, a copy in memory, and an allreduce over all
+ranks. Ranks on a CPU share its cores and memory, so 1, 2, 4 ... and all ranks are measured at the same time.
+Allreduces that the file has for other numbers of ranks are kept.
 """
 
 import os
@@ -162,8 +162,8 @@ def main() -> None:
     add("--device", default="auto", choices=("auto", "cpu", "gpu"), help="where to compute [auto]")
     add("--precision", default="fp32", choices=sorted(_TYPES), help="precision of the matrix product [fp32]")
     add("--threads", type=int, default=0, help="CPU threads per rank [its share of the cores]")
-    add("--network", default="eth", help="that nodes exchange over, for the record [eth]")
-    add("--allreduce", action="store_true", help="only an allreduce of all ranks, beside what the file has")
+    add("--network", default="eth", help="network between the nodes, recorded with the peaks [eth]")
+    add("--allreduce", action="store_true", help="measure only the allreduce, and add it to the file")
     arguments = parser.parse_args()
     world = read_world(os.environ)
     if arguments.allreduce and world.size == 1:

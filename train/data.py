@@ -1,7 +1,7 @@
 """Create a small photo-like data set, or the indexes of TFRecord files.
 
-python -m train.data make data/demo            images and TFRecord files with the same pictures
-python -m train.data index FILE.tfrecord ...   DALI's index of each, next to it (FILE.idx)
+python -m train.data make data/demo            images, and TFRecord files with the same images
+python -m train.data index FILE.tfrecord ...   DALI's index of each file, next to it (FILE.idx)
 """
 
 import colorsys

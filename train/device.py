@@ -1,8 +1,8 @@
-"""A rank's device, its name and threads, and the processors and network cards near it.
+"""A rank's device: its name, its threads, and the CPU cores and network cards near it.
 
-/sys has a PCI device's processors (local_cpulist) and its place in the tree of bridges. Where it has none (a
-virtual machine, macOS), or all are equally near, nothing is bound. NCCL finds the nearest card by itself; UCX
-is told here.
+/sys lists the cores near a PCI device (local_cpulist) and its place in the tree of bridges. Where it does not
+(virtual machines, macOS), or all are equally near, nothing is bound. NCCL finds the nearest card itself; for
+UCX it is set here.
 """
 
 import math

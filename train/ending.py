@@ -1,4 +1,4 @@
-"""The end of a rank's process, which must not wait for ranks that do not know of its failure."""
+"""End a rank's process after a failure, without waiting for ranks that do not know of it."""
 
 import atexit
 import os

@@ -1,7 +1,7 @@
-"""Energy of the timed steps, and power of a repeated action, by counters of GPUs (NVML) and CPUs (RAPL).
+"""Energy of the timed steps and power of a repeated operation, from counters of GPUs (NVML) and CPUs (RAPL).
 
-Counters are read before the first step and after the last. A GPU's counter is its rank's; the processors' are
-the node's, read by local rank 0. Where there is no meter, the reason is kept.
+Counters are read before the first step and after the last. Each rank reads its GPU's; local rank 0 reads the
+processors', which count for the node. If a counter is missing, the reason is recorded.
 """
 
 import math

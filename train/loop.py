@@ -1,8 +1,7 @@
-"""The training loop: load, forward, backward, update, and the mark at the end of a batch.
+"""The training loop: load, forward, backward, update, and the marker at the end of a step.
 
-Read it top to bottom. Nothing in it waits for the device, unless the run asks for that (``sync_stages``). It
-is one function, so that the images of a batch and the graph of its loss are freed in the stage in which the
-next ones take their place.
+Nothing in it waits for the device, unless the run asks for it (``sync_stages``). The loop is one function, so
+that the images of a batch and the autograd graph of its loss are freed in the stage that replaces them.
 """
 
 from collections.abc import Callable, Iterator, Sequence

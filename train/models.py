@@ -1,4 +1,4 @@
-"""torchvision's classification models, and the arithmetic of one image."""
+"""torchvision's classification models, and the FLOPs of one image."""
 
 import importlib.util
 import itertools

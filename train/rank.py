@@ -1,4 +1,4 @@
-"""One rank from its start to its report: it sets up, trains, checks itself, and writes its files."""
+"""One rank from start to report: set up, train, check the result, write the files."""
 
 import hashlib
 import os

@@ -1,7 +1,8 @@
-"""The meeting of a job's ranks on a free port of a node that other jobs may share.
+"""Rendezvous of a job's ranks on a free port of a node that other jobs may share.
 
-Rank 0 opens the store on a port that the kernel gives it, and tells it to those who ask at the first free one
-of a few known ports and name the job. A rank that finds another job or program there tries the next port.
+Rank 0 opens the store on a port chosen by the kernel. It announces this port on the first free one of a few
+known ports, to ranks that name the same job. A rank that finds another job or program on a known port tries
+the next one.
 """
 
 import hashlib

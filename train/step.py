@@ -1,8 +1,8 @@
-"""The stages of a step, kernel by kernel or each as a CUDA graph, in the precision of the run.
+"""The stages of a step in the precision of the run, kernel by kernel or each as a CUDA graph.
 
-A captured stage is launched as a whole, so that small batches do not wait for the host. Each stage is a graph
-of its own, so that events between graphs time the stages, and a profiler's record of a graph lies in its
-stage's marker; this costs two more launches a step.
+A captured stage is launched as a whole, so that small batches are not host-bound. Each stage is a separate
+graph, so that CUDA events between graphs can time the stages and profilers record each graph inside the
+marker of its stage. This costs two more launches per step.
 """
 
 from collections.abc import Iterator

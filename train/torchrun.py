@@ -1,4 +1,4 @@
-"""Start a rank's Python as torchrun would start it, whatever has launched the rank.
+"""Start a rank's Python with torchrun's environment, under any launcher.
 
     srun -n 4 python -m train.torchrun --folder DIR -- -m profiling.watch --out results/x train.py
 
@@ -53,9 +53,9 @@ def main() -> None:
     """The command; see the module's docstring."""
     parser = Parser(prog="python -m train.torchrun", description=__doc__)
     add = parser.add_argument
-    add("--folder", type=Path, default=Path.cwd(), metavar="DIR", help="where it is started [here]")
-    add("--device", default="auto", help="cpu: hide the GPUs from it [auto]")
-    add("--network", default="eth", help="the run's, by which a site file names interfaces [eth]")
+    add("--folder", type=Path, default=Path.cwd(), metavar="DIR", help="folder to start in [current]")
+    add("--device", default="auto", help="device of the run; cpu hides the GPUs [auto]")
+    add("--network", default="eth", help="network of the run: selects the interfaces in the site file [eth]")
     add("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="Python's arguments, after --")
     given = parser.parse_args()
     words = given.arguments[given.arguments[:1] == ["--"] :]

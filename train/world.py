@@ -1,4 +1,4 @@
-"""The world this rank is in: which rank it is (:mod:`profiling.identity`), and where the ranks meet."""
+"""The rank's place in the job: its number (:mod:`profiling.identity`), and where the ranks meet."""
 
 import socket
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Launchers start the processes of a run: a file each, and a line in :data:`LAUNCHERS`."""
+"""Launchers, which start the processes of a run: one file each, and a line in :data:`LAUNCHERS`."""
 
 from jobs.launchers.base import Launcher
 from jobs.launchers.local import Local

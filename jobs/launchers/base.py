@@ -1,4 +1,4 @@
-"""What every launcher offers, and what they have in common."""
+"""Base class of the launchers, and what they have in common."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Start a run on this machine alone: one process a rank, with torchrun's variables."""
+"""Start a run on this machine only: one process per rank, with torchrun's variables."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,8 @@
-"""Start a run under MPI: one mpirun, which `mpirun --version` tells the kind of.
+"""Start a run under MPI with one mpirun, of the kind that ``mpirun --version`` shows.
 
-Open MPI 4 and 5, MPICH and Intel MPI name their hosts, mapping, binding and environment differently: one
-function each. Hosts come from the site's hostfile, else from the Slurm allocation, else it is this machine.
+Open MPI 4 and 5, MPICH and Intel MPI have different options for hosts, mapping, binding and environment: one
+function each. Hosts come from the site's hostfile, else from the Slurm allocation; else the host is this
+machine.
 """
 
 import os

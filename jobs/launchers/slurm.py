@@ -1,4 +1,4 @@
-"""Start a run in a Slurm allocation: one srun, a task a rank, on exactly the nodes it asks for."""
+"""Start a run in a Slurm allocation: one srun, one task per rank, on exactly the run's number of nodes."""
 
 import os
 import shutil

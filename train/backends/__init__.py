@@ -1,4 +1,4 @@
-"""Backends by which ranks exchange gradients, one file each; ``BACKENDS`` of :mod:`jobs.run` names them."""
+"""Backends with which ranks exchange gradients, one file each; ``BACKENDS`` in :mod:`jobs.run` lists them."""
 
 import re
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Horovod's allreduce: over NCCL between GPUs, over MPI or Gloo between CPUs.
 
-Horovod's own launcher is not needed: under mpirun its ranks meet through MPI, under any other launcher
+Horovod's own launcher is not needed: under mpirun the ranks connect through MPI, under any other launcher
 through Gloo, at a server that rank 0 opens (train.rendezvous).
 """
 

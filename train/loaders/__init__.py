@@ -1,4 +1,4 @@
-"""Loaders of batches, one file a kind; :mod:`jobs.loaders` names them."""
+"""Data loaders, one file per kind; :mod:`jobs.loaders` lists them."""
 
 from importlib import import_module
 from typing import Protocol

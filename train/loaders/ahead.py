@@ -1,4 +1,4 @@
-"""Batches copied from pinned memory to a GPU one ahead, on a stream of their own; the host never waits."""
+"""Copy the next batch from pinned memory to the GPU on its own stream, without blocking the host."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""NVIDIA DALI's pipelines: decoded on the GPU, on the CPU and copied, or on the CPU alone."""
+"""NVIDIA DALI pipelines: decoding on the GPU, on the CPU with a copy to the GPU, or on the CPU only."""
 
 import os
 import re

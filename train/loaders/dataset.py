@@ -2,8 +2,8 @@
 
 A data set is a folder of classes with images (``class/image.jpg``), or TFRecord files, each with its index. A
 rank's share is every ``world_size``-th sample from its *global* rank on. All loaders prepare images alike: a
-random crop of 8 to 100 % of the area, resized; a random flip; ImageNet's mean and deviation taken off. An
-image that cannot be decoded ends the run.
+random crop of 8 to 100 % of the area, resized; a random flip; normalization with ImageNet's mean and
+deviation. An image that cannot be decoded ends the run.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
-"""TFRecord files, and DALI's index of them.
+"""Write TFRecord files and DALI's index of them.
 
-The format: records of (length: uint64, its masked CRC32C: uint32, data, their masked CRC32C: uint32), all
+Format: records of (length: uint64, its masked CRC32C: uint32, data, their masked CRC32C: uint32), all
 little-endian. The data are a protobuf ``tf.train.Example``: a map of names to lists of bytes, floats or
-integers. DALI reads such a file with an index: a line ``offset size`` a record.
+integers. DALI needs an index of each file, with a line ``offset size`` per record.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""One random batch, made on the device once: the bound for every other loader."""
+"""One random batch, created once on the device: the upper limit for every other loader."""
 
 import torch
 

@@ -1,1 +1,1 @@
-"""Small single-node studies: what fits, what a layer costs, whether an order or a merge pays."""
+"""Single-node studies: what fits into memory, what a layer costs, whether an order or a merge is faster."""

@@ -1,4 +1,4 @@
-"""Whether a network fits in a device's memory: a try of train.studies.capacity, in a process of its own.
+"""Try whether a network fits in a device's memory: one attempt of train.studies.capacity, in its own process.
 
     python -m train.studies.attempt TASK.json
 

@@ -4,11 +4,10 @@
     python -m train.studies.capacity --device cpu --memory-limit 1GiB --batch 2 --image-size 56
 
 A network of 3 x 3 convolutions and linear layers with input (16, 64, 112, 112) grows, in the proportion of
---convolutions to --linears, until it no longer fits; each attempt is a process of its own. The first network
-that does not fit is then split over two devices, and the split that balances memory or time is searched. With
---network these networks alone are tried, and those that do not fit are split. On a CPU, a memory limit that
-the kernel enforces (--memory-limit, which includes the interpreter) represents a device, and two processes
-with such a limit represent two.
+--convolutions to --linears, until it no longer fits; each attempt is a separate process. The first network
+that does not fit is then split over two devices, where memory or time is balanced best. With --network only
+the given networks are tried, and those that do not fit are split. On a CPU, a device is a process whose
+memory the kernel limits (--memory-limit, which includes the interpreter).
 """
 
 import argparse
@@ -47,7 +46,7 @@ def main() -> None:
         help="try C convolutions and L linear layers instead of searching; repeatable")  # fmt: skip
     add("--memory-limit", type=size, metavar="SIZE",
         help=f"memory of a device, e.g. 2GiB [a GPU's own memory; on a CPU {LIMIT_ON_CPU}]")  # fmt: skip
-    add("--balance", choices=("memory", "time"), default="memory", help="what a split balances [memory]")
+    add("--balance", choices=("memory", "time"), default="memory", help="what the split balances [memory]")
     add("--devices", type=int, choices=(1, 2), help="number of devices [2, if there are two]")
     arguments = parser.parse_args()
     if arguments.convolutions + arguments.linears == 0:

@@ -1,4 +1,4 @@
-"""What single-node studies share: flags, timing, memory, and their end (:class:`Study`)."""
+"""Common parts of single-node studies: flags, timing, memory, and writing the result (:class:`Study`)."""
 
 import argparse
 import os
@@ -30,13 +30,13 @@ def study_parser(study: str, description: str | None) -> argparse.ArgumentParser
     add = parser.add_argument
     add("--device", choices=("auto", "cpu", "gpu"), default="auto", help="where to compute [auto]")
     add("--batch", type=count, metavar="N", help="batch size [the study's default; smaller on a CPU]")
-    add("--image-size", type=count, metavar="N", help="height and width, in pixels")
-    add("--warmup", type=whole, default=5, metavar="N", help="untimed repetitions first [5]")
+    add("--image-size", type=count, metavar="N", help="height and width of the input, in pixels")
+    add("--warmup", type=whole, default=5, metavar="N", help="untimed repetitions at the start [5]")
     add("--repetitions", type=count, default=20, metavar="N", help="timed repetitions [20]")
     add("--threads", type=count, metavar="N", help="CPU threads for computation [all cores]")
     add("--seed", type=whole, default=0, help="seed of weights and inputs [0]")
     add("--out", type=Path, metavar="DIR",
-        help="folder for what is measured [results/studies/STUDY-DEVICE-TIME]")  # fmt: skip
+        help="folder for the results [results/studies/STUDY-DEVICE-TIME]")  # fmt: skip
     add_format_flags(parser, ["--output"])
     return parser
 

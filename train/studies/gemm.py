@@ -6,7 +6,7 @@
 
 A recurrent layer multiplies its input by one matrix for each of its gates (an LSTM has four), at every time
 step. The products can be merged into one with the concatenated matrices: the same FLOPs and output in fewer
-calls. Each --hidden is a case: inputs (batch, hidden), --gates matrices (hidden, hidden),
+calls. Each --hidden is a case: an input of shape (batch, hidden), --gates matrices of (hidden, hidden),
 --steps time steps. With --image-size N the layer reads images row by row: an input is a row of 3 N values,
 and there are N steps. The default --batch is 64 on a GPU and 16 on a CPU; without --device both are measured.
 """

@@ -5,7 +5,7 @@
     python -m train.studies.layers --layer "Conv2d(3, 64, 7, stride=2)@256,3,224,224" --layer "GELU()@64,1000"
 
 Without --layer: ReLU, MaxPool2d, Conv2d and Linear as in the first and last layers of VGG16, with batch 256
-on a GPU and 16 on a CPU. --batch and --image-size change these; --layer gives the input of each layer itself.
+on a GPU and 16 on a CPU. --batch and --image-size change these; --layer includes the shape of the input.
 docs/studies.md explains how each quantity is measured.
 """
 

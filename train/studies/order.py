@@ -3,10 +3,10 @@
     python -m train.studies.order
     python -m train.studies.order --device cpu --batch 2 --image-size 64 --model alexnet
 
-Both orders give the same output, because the largest of some numbers remains the largest when the negative
-ones become 0; but ReLU after the pooling has a quarter of the elements to process. The model is rewritten
-(torch.fx) with every adjacent pair in one order, then in the other, with the same weights. The default
---batch is 128 on a GPU and 4 on a CPU; without --device both are measured.
+Both orders give the same output, because ReLU is monotonic; but ReLU after the pooling has a quarter of the
+elements to process. The model is rewritten (torch.fx) with every adjacent pair in one order, then in the
+other, with the same weights. The default --batch is 128 on a GPU and 4 on a CPU; without --device both are
+measured.
 """
 
 import torch
