@@ -1,9 +1,9 @@
-"""What profilers and watched programs write, as tables.
+"""Read what profilers and watched programs write into tables.
 
-docs/structure.md says which of its folders answers what, from the commands down.
+docs/structure.md describes the folders, from the commands down.
 
-From Python 3.15 on the standard library has a package of this name, and its ``cProfile`` imports from
-it. Extending the path keeps ``profiling.tracing`` and ``profiling.sampling`` importable there.
+From Python 3.15 on, the standard library has a package of the same name, from which ``cProfile`` imports.
+Extending the path keeps ``profiling.tracing`` and ``profiling.sampling`` importable there.
 """
 
 from pkgutil import extend_path

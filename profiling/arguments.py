@@ -1,6 +1,6 @@
-"""A parser of a command's flags: wrong use is one line, with the near miss named.
+"""An argument parser that reports wrong use in one line and suggests the nearest flag.
 
-``--help`` is short. What a reader looks up, a command prints by a flag of its own (:class:`Explain`).
+``--help`` is short. Reference text, such as the meaning of columns, has its own flag (:class:`Explain`).
 """
 
 import argparse

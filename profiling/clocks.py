@@ -1,9 +1,9 @@
-"""A tool's clock, aligned to the clock of the rank's own batches.
+"""Align a tool's clock with the clock of the rank's own steps.
 
-What belongs to a stage of a batch must lie within that stage, as ``batches.parquet`` has it: the tool's marks
-of the stages on a CPU, the kernels of the forward and the backward pass on a GPU (where the device times the
-stages), a collective of Horovod within the backward pass that asked for it. Each such pair bounds the shift
-between the clocks from both sides; half of what the bounds leave open is the residual.
+What belongs to a stage must lie within that stage's times in ``batches.parquet``: the tool's stage markers on
+a CPU, the kernels of the forward and backward pass on a GPU (where the device times the stages), and a
+Horovod collective within the backward pass that requested it. Each such pair bounds the shift between the
+clocks from both sides; half of the remaining interval is the residual.
 """
 
 import math

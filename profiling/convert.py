@@ -1,25 +1,24 @@
-"""Convert the files of profilers: traces become results, other files tables.
+"""Convert profilers' files: traces become results, other files become tables.
 
     python -m profiling.convert PATH... [--tool NAME] [--out DIR] [--skip-existing] [--overwrite] [--jobs N]
 
 Files are recognised by their content; folders are searched. With --out, traces of PyTorch's profiler, nsys
-and nvprof become results that most analysis commands take: the traces of all ranks of a job are in one
-folder, OUT/<job>/rank_0000/kernels.parquet and so on, with facts about the job in OUT/<job>/job.json. What
-a trace does not hold (images, cost, counters, durations without the profiler) is not answered.
-Launches of ncu, profiles of TAU and timelines of Horovod become results without step times. Other files
-(VTune, printed tables) become tables in OUT/<name>. PyProf's kernel tables are not converted: analysis reads
-them as they are. Without --out, the tables of each file go into a folder next to it.
+and nvprof become results that most analysis commands take. The traces of all ranks of a job go to one folder,
+OUT/<job>/rank_0000/kernels.parquet and so on, with facts about the job in OUT/<job>/job.json. Launches of
+ncu, profiles of TAU and timelines of Horovod become results without step times. Other files (VTune, printed
+tables) become tables in OUT/<name>. PyProf's kernel tables are not converted: analysis reads them as they
+are. Without --out, the tables of each file go into a folder next to it.
 
-Steps are found by ProfilerStep, "End of Batch", the optimizer's steps, the ranges of --batch-marker, or the
-period of the kernels, if it is certain. Several processes share the files; under mpirun or srun, its ranks
-(with mpi4py), of which rank 0 distributes them.
+Steps are found by the ranges of --batch-marker, ProfilerStep, "End of Batch", the optimizer's steps, or the
+period of the kernels, if it is certain. Files are converted by several processes, or by the ranks of mpirun
+or srun (with mpi4py).
 
-What was converted before is replaced, and no other file. A job of other files keeps its folder: the new one
-becomes OUT/<job>-2, or with --overwrite replaces it. With --skip-existing only files are converted that are
-newer than their tables, and the others of their job.
+Converting again replaces earlier tables of the same files. A folder that holds a job of other files is kept:
+the new job goes to OUT/<job>-2, or with --overwrite into that folder. With --skip-existing a job is converted
+only if one of its files is newer than its tables.
 
-Exit code 0: all profiles were converted, or need not be; 1: some, or other files that were named, could not
-be read; 2: none could. Other files in the folders that are searched (images, notes) are counted.
+Exit code 0: all profiles are converted; 1: some of them, or other files named on the command line, could not
+be read; 2: none could. Files of other formats in searched folders are only counted.
 """
 
 import os
@@ -185,7 +184,7 @@ def _parser() -> Parser:
     add("paths", nargs="+", type=Path, metavar="PATH", help="files or folders")
     which = f"the profiler that wrote the files, if not recognised: {', '.join(TOOLS)}"
     with_values(add("--tool", metavar="NAME", help=which), TOOLS.keys)
-    add("--out", type=Path, metavar="DIR", help="where the tables go [beside each file]")
+    add("--out", type=Path, metavar="DIR", help="folder for the results [next to each file]")
     add(
         "--batch-marker",
         default="",
@@ -193,11 +192,11 @@ def _parser() -> Parser:
         help="with --out: ranges (NVTX, record_function) with such names are the steps",
     )
     add("--jobs", type=int, metavar="N", help="processes [as many as cores; under mpirun or srun its ranks]")
-    add("--skip-existing", action="store_true", help="leave out files that are older than their tables")
+    add("--skip-existing", action="store_true", help="skip files that are older than their tables")
     add(
         "--overwrite",
         action="store_true",
-        help="with --out, a job takes the folder of its name also where that holds a job of other files",
+        help="with --out: replace a job of other files that has the same name",
     )
     return parser
 

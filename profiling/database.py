@@ -1,4 +1,4 @@
-"""DuckDB: one database a process, in which everybody has a connection."""
+"""DuckDB connections: one in-memory database per process, shared by all callers."""
 
 from functools import cache
 

@@ -1,6 +1,6 @@
-"""Errors as one line that says what, where and what to do; never a traceback.
+"""Errors for users: one line that says what is wrong, where, and what to do; never a traceback.
 
-Raise :class:`UserError` where the cause is known; :func:`run_command` shows it, once, at the edge.
+Raise :class:`UserError` where the cause is known; :func:`run_command` prints it.
 """
 
 import difflib

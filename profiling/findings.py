@@ -1,17 +1,17 @@
-"""Findings: what a reader of an answer's numbers has to know, as data, and the one place that words it.
+"""Findings: what a reader needs to know about the numbers, as data, and their texts.
 
-A finding has a code. The catalogues (``findings.yaml`` of ``profiling``, ``jobs`` and ``analysis``) give each
-code its severity and its text, a template of the finding's data::
+A finding has a code. The catalogues (``findings.yaml`` of ``profiling``, ``jobs`` and ``analysis``) define
+the severity of each code and its text, a template filled with the finding's data::
 
     ranks_missing:
       severity: 3
       text: "ranks missing: {n} of {of} ({ranks:ranks})"
 
 Severity 3: numbers are missing or wrong; 2: they are uncertain, or not comparable; 1: worth knowing. Findings
-of one code are one line: numbers that differ as a range, lists joined, then the runs and ranks they are of.
-Formats of a field: ``ranks`` (0-2, 8), ``all`` (of a list), ``ns`` (a duration), ``bytes``, ``pct``, ``ends``
-and ``range`` of two numbers (nothing where there are none), or Python's own; without one, numbers have four
-significant digits, and of a list the first three stand.
+with the same code are printed as one line: differing numbers as a range, lists joined, and the runs and ranks
+concerned. Formats of a field: ``ranks`` (0-2, 8), ``all`` (the whole list), ``ns`` (a duration), ``bytes``,
+``pct``, ``ends`` and ``range`` (two numbers, or empty), or Python's own. Without a format, numbers have four
+significant digits, and only the first three items of a list are printed.
 """
 
 import json

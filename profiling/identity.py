@@ -1,7 +1,7 @@
-"""Which rank a launcher started this process as, and on which nodes.
+"""This process's rank and the nodes of its job, from the launcher's environment variables.
 
-The one place that reads what launchers put into the environment: torchrun (and our local launcher), Open MPI,
-MVAPICH, jsrun, Flux, Slurm, MPICH and Intel MPI (PMI), and Cray's PALS.
+All launchers' variables are read here: torchrun (and scaleprof's local launcher), Open MPI, MVAPICH, jsrun,
+Flux, Slurm, MPICH and Intel MPI (PMI), and Cray's PALS.
 """
 
 import itertools

@@ -1,8 +1,8 @@
-"""Tell collectors where a batch's stages begin and end.
+"""Mark the start and end of a step's stages for all collectors.
 
-One call marks a stage for every collector that is attached: NVTX (nvprof, Nsight Systems, Nsight Compute;
-also without CUDA), the torch profiler (record_function), TAU (pytau) and a recording by CUPTI. One that is
-absent costs nothing.
+One call marks a stage for every attached collector: NVTX (nvprof, Nsight Systems, Nsight Compute; also
+without CUDA), the torch profiler (record_function), TAU (pytau) and CUPTI. A collector that is not attached
+costs nothing.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""What a user may want on this machine: whether it is there, its release, and how to get it."""
+"""Optional software on this machine: whether it is installed, its release, and how to install it."""
 
 import importlib.util
 import re

@@ -1,4 +1,4 @@
-"""What a process knows of itself: since when it runs, its memory, its libraries, where its threads are."""
+"""Facts about this process: its start time, memory, loaded libraries, and the stacks of its threads."""
 
 import atexit
 import faulthandler

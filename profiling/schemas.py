@@ -1,8 +1,8 @@
-"""Which tables there are: names, types and units of their columns, and the words in them, in one place.
+"""Schemas of all tables: names, types and units of their columns, and the values of categories.
 
 Times are integer nanoseconds since the Unix epoch (``start_ns``, ``end_ns``) or durations (all other
-``_ns``); sizes are bytes; 1 multiply-add is 2 FLOPs. Readers produce these tables, the analysis reads the
-columns it needs of them. :mod:`profiling.tables` keeps them as files.
+``_ns``); sizes are bytes; 1 multiply-add is 2 FLOPs. Readers produce these tables, analysis reads the columns
+it needs. :mod:`profiling.tables` stores them as files.
 """
 
 import numpy as np

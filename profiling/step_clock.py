@@ -1,7 +1,7 @@
-"""Clocks of the instants of a loop that do not slow the loop.
+"""Take the time at points of a training loop without slowing it down.
 
-On a GPU the loop records events into the device's stream and goes on; their times are read later. On a CPU
-the stages run where the clock is read, so it is read directly.
+On a GPU, CUDA events are recorded into the stream and read later, so the loop does not wait. On a CPU the
+clock is read directly.
 """
 
 import time

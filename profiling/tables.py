@@ -1,6 +1,6 @@
-"""Keep a table: one Parquet file a rank (``rank_0003/kernels.parquet``), written whole or not at all.
+"""Store tables as one Parquet file per rank (``rank_0003/kernels.parquet``), written whole or not at all.
 
-:mod:`profiling.schemas` says which columns each has.
+:mod:`profiling.schemas` defines their columns.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,9 +1,9 @@
-"""What a trace says of its job: one record beside the tables of its ranks.
+"""What traces say about their job: one record, next to the tables of its ranks.
 
     DIR/<job>/job.json                    the record
               rank_0000/kernels.parquet, markers.parquet, batches.parquet ...
 
-Nothing is in it that no file says: what is not known is empty, 0 or None.
+It contains only what the files say; unknown values are empty, 0 or None.
 """
 
 from pathlib import Path

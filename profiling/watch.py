@@ -4,8 +4,8 @@
     srun -n 4 python -m profiling.watch --out results/mine -m my_package.train
     mpirun -np 4 python -m profiling.watch --profile torch my_train.py
 
-The program runs as Python would run it. A step ends with the optimizer's step; load is the wait for the data
-loader, forward the call of the outermost module, backward autograd's. Each run gets a folder of its own,
+The program runs as under plain Python. A step ends with the optimizer's step; load is the wait for the data
+loader, forward the call of the outermost module, backward the call of autograd. Each run gets its own folder,
 results/by-hand/<program>-..., which every analysis command takes. Flags come before the program.
 
 Exit code: that of the program; 1: it ended, but no step was seen, or the results do not count; 2: wrong use.
@@ -72,8 +72,8 @@ def _parser() -> Parser:
     add("--profile", default="none", metavar="NAME", help=f"the profiler: {', '.join(STARTED)} [none]")
     add("--profile-mode", default="auto", metavar="MODE", help="mode of the profiler [auto]")
     add("--attribute-from", type=_natural, metavar="K",
-        help=f"first step (from 0) that the profiler records [half of --batches; else {FIRST_RECORDED}, and "
-        f"{RECORDED} steps from there]")  # fmt: skip
+        help=f"first step (from 0) that the profiler records [half of --batches; without --batches "
+        f"{FIRST_RECORDED}, for {RECORDED} steps]")  # fmt: skip
     add("--keep-raw", action="store_true", help="keep the profiler's own files, too")
     # This process is the one that a profiler of ours has started.
     add("--inside", action="store_true", help=argparse.SUPPRESS)

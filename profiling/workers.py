@@ -1,4 +1,4 @@
-"""Share work on many items between the threads or processes of a machine."""
+"""Distribute work on many items over threads or processes of this machine."""
 
 import os
 import signal

@@ -1,7 +1,7 @@
-"""python -m profiling.wrap --tool NAME --out DIR [...] -- ARGUMENTS: Python under a profiler, as one rank.
+"""Run Python under a profiler, as one rank: python -m profiling.wrap --tool NAME --out DIR [...] -- ARGUMENTS
 
 Starts ``python ARGUMENTS`` under the tool and, if that succeeds, converts the tool's files to the tables of
-this rank, e.g. DIR/rank_0003. A launcher starts it once per rank and sets the variables that give the rank.
+this rank, e.g. DIR/rank_0003. A launcher starts it once per rank; its environment variables give the rank.
 Exit code: that of the program; 2: the tool is missing, or its output cannot be read.
 """
 
@@ -130,7 +130,7 @@ def main(arguments: list[str] | None = None) -> int:
     add("--kernels", default="", metavar="REGEX", help="read the counters of these kernels only [all]")
     add("--first-batch", type=int, default=0, metavar="K", help="record from step K on [0]")
     add("--device", choices=("auto", "cpu", "gpu"), default="auto", help="device of the run [auto]")
-    add("--keep-raw", action="store_true", help="keep the profiler's files, with the process's environment")
+    add("--keep-raw", action="store_true", help="keep the profiler's files, which contain the environment")
     add("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="Python's arguments")
     given = parser.parse_args(arguments)
     if given.tool not in tools:

@@ -1,4 +1,4 @@
-"""YAML as users have it, loaded safely, with the lines its keys are on; a duplicate key is an error."""
+"""Load users' YAML safely, with the line number of each key; a duplicate key is an error."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,1 +1,1 @@
-"""Batch, stage, operator and layer of each kernel."""
+"""Attribution: step, stage, operator and layer of each kernel."""

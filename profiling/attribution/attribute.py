@@ -1,8 +1,8 @@
-"""From a profiler's events to the tables: batch, stage, operator, layer and cost of each kernel.
+"""Turn a profiler's events into tables: step, stage, operator, layer and cost of each kernel.
 
-On a GPU a row is a device activity: its launch tells the operator, and through it batch, direction and layer.
-On a CPU a row is a leaf operator. An operator's FLOPs and bytes are counted once, at the innermost operator
-whose work is its own, and divided over the kernels it launched by their time.
+On a GPU a row is a device activity: its launch identifies the operator, and through it step, direction and
+layer. On a CPU a row is a leaf operator. FLOPs and bytes are counted once, at the innermost operator that
+does the work itself, and divided among the kernels it launched in proportion to their time.
 """
 
 from collections.abc import Callable, Iterator

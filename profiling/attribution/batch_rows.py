@@ -1,11 +1,11 @@
-"""The batches of a recording that no training loop of ours kept, and their stages.
+"""The steps of a recording that scaleprof's training loop did not time, and their stages.
 
-As our own loop's events on a GPU would tell it: a batch ends when the device has done what was launched until
-its end on the host, or on the host, if the device was done before. The first one begins when the device has
-done what was launched before the recording began. Where forward and backward passes take
-turns in a batch (gradient accumulation, a pipeline), it has no such stages, and where no pass is known none.
-A whole recording that counts as one batch begins with the device's first kernel: what the program did before
-(starting CUDA, loading modules, the first copies) is its start-up.
+They correspond to what the training loop's CUDA events would show: a step ends when the device has finished
+what was launched until the step's end on the host, or at that end, if the device finished earlier. The first
+one begins when the device has finished what was launched before the recording. A step in which forward and
+backward passes alternate (gradient accumulation, a pipeline) has no such stages; if no pass is known, a step
+has no stages at all. A recording that counts as a single step begins with the device's first kernel; what the
+program did before (starting CUDA, loading modules, the first copies) is startup.
 """
 
 from dataclasses import dataclass, field

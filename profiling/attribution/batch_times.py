@@ -1,11 +1,11 @@
-"""In which batch a time lies, and how many of the first batches are slow.
+"""Assign times to steps, and count the slow steps at the start.
 
-Batches are found by the ends that our loop marks, PyTorch's steps, the optimizer's, or ranges that the user
-names; where nothing marks them, by the period of the kernels. A training loop launches the same kernels
-again and again. Of their names, in the order in which they ran, the share that equal the name so many
-places further on is found for every distance at once (an autocorrelation). The batch is the shortest
-distance at which nearly all do. The layers of a model recur too, and sooner: but what runs once a batch
-(the loss, the optimizer) is not in each of them, and so tells a layer from a batch.
+Steps are found by the markers of scaleprof's loop, PyTorch's ProfilerStep, the optimizer's steps, or ranges
+that the user names; where nothing marks them, by the period of the kernels. A training loop launches the same
+kernels again and again. The autocorrelation of the sequence of kernel names gives, for every distance, the
+share of kernels that equal the one so many places later. A step is the shortest distance at which nearly all
+do. Layers recur at shorter distances, but kernels that run once per step (loss, optimizer) are missing there,
+which distinguishes a layer from a step.
 """
 
 import re

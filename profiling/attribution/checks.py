@@ -1,6 +1,6 @@
-"""What is wrong with a profile: marks or ranks that are missing, clocks that ran backwards.
+"""Problems of a profile: missing markers or ranks, clocks that ran backwards.
 
-Of a recording it is counted window by window, so that no count is trusted that is short.
+A recording that is read in windows is counted window by window.
 """
 
 from collections import Counter

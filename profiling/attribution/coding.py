@@ -1,4 +1,4 @@
-"""Columns of numbers as Arrow's texts and nulls, without a Python object a row; numbers of classes."""
+"""Convert columns of codes to Arrow strings and nulls without a Python object per row; codes of classes."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""Where host events stand: event around them, pass and layer, by ranges, sequence numbers and threads."""
+"""Context of host events: enclosing event, pass and layer, from ranges, sequence numbers and threads."""
 
 import re
 from collections.abc import Callable

@@ -1,7 +1,8 @@
-"""Events in columns: the form between a profiler's events and the attribution.
+"""Events in columns: the common form of all profilers' events, and the input of attribution.
 
-Whatever the events come from (a JSON file, a profiler in this process), they end here, so that one
-attribution serves all. Texts are interned, each column is one NumPy array, times are integer nanoseconds.
+Events of every source (a JSON file, a profiler in this process) are converted to this form, so that
+attribution is written once. Strings are interned, each column is a NumPy array, times are integer
+nanoseconds.
 """
 
 import re

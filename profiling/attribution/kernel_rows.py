@@ -1,6 +1,6 @@
-"""The rows of the table of kernels before numbers become names: launch, operator, cost and message of each.
+"""Rows of the kernel table, before codes become names: launch, operator, cost and message of each kernel.
 
-On a GPU a row is a device activity, found by its launch; on a CPU a leaf operator.
+On a GPU a row is a device activity, matched to its launch; on a CPU it is a leaf operator.
 """
 
 import math

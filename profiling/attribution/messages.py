@@ -1,8 +1,8 @@
-"""What a profiler records of a collective: its kind, ranks, bytes.
+"""The kind, ranks and bytes that a profiler recorded for a collective.
 
-PyTorch writes it on the call (``record_param_comms``) and, for NCCL and RCCL, on the kernel. Where it does
-not, the ranges that launched the kernel tell (``nccl:all_reduce``), and last the kernel's name: RCCL's
-``ncclDevKernel_Generic`` is any of them.
+PyTorch records them on the call (``record_param_comms``) and, for NCCL and RCCL, on the kernel. Otherwise the
+kind comes from the range that launched the kernel (``nccl:all_reduce``), and as a last resort from the
+kernel's name; RCCL's ``ncclDevKernel_Generic`` may be any collective.
 """
 
 import math

@@ -1,10 +1,10 @@
-"""Operators and directions in the texts of NVTX ranges.
+"""Parse operators and directions from the texts of NVTX ranges.
 
-``emit_nvtx`` writes an operator's name with ``, seq = 65`` or ``, op_id = 7`` after it; PyProf wrapped
-PyTorch's functions in ranges whose text is a dict of module, operator and arguments; other texts are ranges
-that someone opened. To PyProf a forward kernel is the outermost such range's; a backward kernel is the
-forward operator's that has its sequence number, if that operator launched anything; else it is named after
-its node of the backward graph.
+``emit_nvtx`` writes an operator's name followed by ``, seq = 65`` or ``, op_id = 7``. PyProf wrapped
+PyTorch's functions in ranges whose text is a dict of module, operator and arguments. All other texts are
+ranges of the user's. As in PyProf, a forward kernel belongs to the outermost such range. A backward kernel
+belongs to the forward operator with its sequence number, if that launched anything; otherwise it is named
+after its node of the backward graph.
 """
 
 import re

@@ -1,13 +1,12 @@
-"""A recording of any length in windows of some batches, in memory that does not grow with it.
+"""Process a recording of any length in windows of several steps, in bounded memory.
 
-A recording whose rows no longer fit in memory (:mod:`profiling.attribution.events`) is cut at the ends of
-batches. What the host did belongs to the window in which it began, ranges to every window that they reach
-into; work on a device belongs to the window of its launch. Numbers of launches rise with time, so that a
-window is a span of numbers; the few that two windows have in common (threads that launch at once) are
-looked up one by one.
+A recording that does not fit in memory (:mod:`profiling.attribution.events`) is cut at the ends of steps.
+Host events belong to the window in which they began, ranges to every window they overlap, and device work to
+the window of its launch. Correlation ids of launches increase with time, so a window is a range of ids; the
+few that two windows share (threads that launch concurrently) are looked up one by one.
 
-NumPy, not DuckDB: a recording is split in a fifth of the time that DuckDB takes to spill and to read windows,
-and a window is joined in a tenth (benchmarks.joins).
+This uses NumPy, not DuckDB: it splits a recording in a fifth of the time that DuckDB takes to spill and read
+windows, and joins a window in a tenth (benchmarks.joins).
 """
 
 import re

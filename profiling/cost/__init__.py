@@ -1,1 +1,1 @@
-"""Arithmetic and traffic of operators, classes of kernels."""
+"""FLOPs and bytes of operators, classes of kernels."""

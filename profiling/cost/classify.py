@@ -1,9 +1,9 @@
 """The name, class and precision of a kernel (on a CPU: of an operator), by its name.
 
-nvprof's databases and old traces hold mangled names; nvprof prints ``int=4, bool=1``, Nsight tools
-``(int)4, (bool)1`` where a demangler prints ``4, true``. All become what the demangler of the C++ library
-prints. The class is that of the first pattern, in an ordered table, that is found in the name; what a name
-cannot tell (an elementwise kernel that an optimizer launched) the caller knows by its context.
+nvprof's databases and old traces contain mangled names; nvprof prints ``int=4, bool=1`` and Nsight tools
+``(int)4, (bool)1`` where a demangler prints ``4, true``. All are normalized to what the C++ library's
+demangler prints. The class is that of the first pattern of an ordered table that matches the name. Classes
+that do not follow from a name (an elementwise kernel launched by an optimizer) are decided by the caller.
 """
 
 import re

@@ -1,14 +1,14 @@
-"""FLOPs and bytes of an operator, by its name and its inputs' shapes.
+"""FLOPs and bytes of an operator, from its name and the shapes of its inputs.
 
-Convolutions and matrix products count 2 FLOPs a multiply-add, exactly. Every other arithmetic operator
-counts one FLOP for each element it reads or writes, whichever are more: a lower bound that needs no
-knowledge of the algorithm, and that leaves the sum over a convolutional network within 1 % of the analytic
-count. Views and copies count none. Bytes are those of the tensors read plus the tensors written, each once,
-by their element type; elements that stand still in memory (stride 0) are read once.
+Convolutions and matrix products count exactly, with 2 FLOPs per multiply-add. Every other arithmetic operator
+counts one FLOP per element read or per element written, whichever are more: a lower bound that needs no
+knowledge of the algorithm, and keeps the sum over a convolutional network within 1 % of the analytic count.
+Views and copies count none. Bytes are those of the tensors read plus the tensors written, each once, by
+element type; broadcast elements (stride 0) are read once.
 
-One formula a kind: it takes the operator's name without its namespace, its inputs, the sizes of its output
-where known from elsewhere, and (of a convolution's backward) which gradients are made; None where the
-inputs do not tell.
+There is one formula per kind of operator. It takes the operator's name without its namespace, its inputs, the
+sizes of its output if known, and (for a convolution's backward) which gradients are computed. It returns None
+where the inputs do not determine the result.
 """
 
 import math

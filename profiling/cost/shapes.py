@@ -1,4 +1,4 @@
-"""Shapes and types of an operator's inputs, as the profiler recorded them."""
+"""Shapes and element types of an operator's inputs, as recorded by the profiler."""
 
 import ast
 import math

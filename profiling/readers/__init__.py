@@ -1,1 +1,1 @@
-"""The files that tools write, as events or tables: one module a format."""
+"""Readers of tools' files, one module per format; they return events or tables."""

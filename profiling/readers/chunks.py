@@ -1,8 +1,8 @@
-"""Texts and large JSON traces, plain or gzip, a piece at a time.
+"""Read text and large JSON traces, plain or gzip, in pieces.
 
-A trace's text is cut where one event ends and the next begins, and each piece is parsed by a fast parser. A
-cut is a guess (``},{`` may stand in a text, or in an event's own list), proved by the piece being valid
-JSON: only whole events are.
+A trace is cut between two events, and each piece is parsed by a fast parser. A cut is a guess (``},{`` may be
+part of a string or a list inside an event), which is confirmed if the piece is valid JSON: only whole events
+are.
 """
 
 import gzip

@@ -1,9 +1,9 @@
-"""Our own file of CUPTI's records: its layout, and its tables.
+"""scaleprof's file of CUPTI records (cupti.jsonl): its layout, and its conversion to tables.
 
-A text, one JSON object a line: what the file is and how CUPTI's clock stands to the epoch; then groups of
-records as columns (``{"kernel": {"start": [...], "end": [...], ...}}``), each after the names that it is the
-first to use (``{"names": [...]}``); last facts about the recording. Names are numbers from 0, in
-order of their first sight. Times are CUPTI's, in ns. Nothing of the process's environment is in it.
+The file has one JSON object per line: first its type and the offset of CUPTI's clock from the epoch; then
+groups of records as columns (``{"kernel": {"start": [...], "end": [...], ...}}``), each preceded by the names
+that it uses for the first time (``{"names": [...]}``); finally facts about the recording. Names are numbered
+from 0 in order of first use. Times are CUPTI's, in ns. The process's environment is not included.
 """
 
 import threading

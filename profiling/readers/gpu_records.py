@@ -1,8 +1,7 @@
-"""Records of CUPTI (of nvprof, Nsight Systems, CUPTI itself) as events.
+"""Convert CUPTI records (from nvprof, Nsight Systems or CUPTI itself) to events.
 
-All three record the same: ranges of NVTX on the host's threads, calls that launch work, and what ran on a
-device, tied to its launch by a correlation number. Here are their columns, put into the form of
-:mod:`profiling.attribution.events`.
+All three record NVTX ranges on host threads, calls that launch work, and device activities with the
+correlation id of their launch. Their columns are converted to :mod:`profiling.attribution.events`.
 """
 
 from collections.abc import Callable, Iterable, Sequence

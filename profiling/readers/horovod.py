@@ -1,4 +1,4 @@
-"""Horovod's timeline: its collectives, one event a line."""
+"""Read Horovod's timeline: collectives, one event per line."""
 
 import codecs
 import json

@@ -1,7 +1,7 @@
-"""Traces of PyTorch's profiler (Kineto's JSON): facts, events and tables.
+"""Read traces of PyTorch's profiler (Kineto JSON): facts, events and tables.
 
-The file is read, decompressed and parsed a few megabytes at a time: a trace of a million events never stands
-in memory as Python objects. Both schemas are read: the one of PyTorch before 1.11 (``Operator``, ``Kernel``,
+A file is read, decompressed and parsed a few megabytes at a time, so that a large trace is never in memory as
+Python objects. Both schemas are supported: that of PyTorch before 1.11 (``Operator``, ``Kernel``,
 ``Runtime``, ``Input dims``) and the later one (``cpu_op``, ``kernel``, ``cuda_runtime``, ``Input Dims``).
 """
 

@@ -1,8 +1,8 @@
-"""Nsight Compute's CSV: launches and their metrics, whichever way it is laid out.
+"""Read Nsight Compute's CSV in all layouts: launches and their metrics.
 
-On the raw page a row is a launch and a column a metric, with a row of units under the head; on the details
-page a row is a metric of a launch. Both come down to the metrics of one launch after the other. A summary
-(``--print-summary``) has a row a metric of each kernel, over its launches.
+On the raw page a row is a launch and a column a metric, with a row of units below the header; on the details
+page a row is a metric of a launch. Both are read as the metrics of one launch after the other. A summary
+(``--print-summary``) has one row per kernel and metric, over all launches.
 """
 
 import codecs

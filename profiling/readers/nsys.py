@@ -1,7 +1,7 @@
-"""Nsight Systems: exported databases.
+"""Read exported databases of Nsight Systems.
 
-Releases differ: texts stand in the row or in ``StringIds``, tables are absent where nothing was recorded, and
-columns come and go. Times count from the start of the session, whose date is a table of its own.
+Releases differ: strings are in the row or in ``StringIds``, tables are absent where nothing was recorded, and
+columns vary. Times count from the start of the session, which is in a separate table.
 """
 
 import re

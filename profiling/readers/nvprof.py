@@ -1,8 +1,9 @@
-"""nvprof: its databases, and the summaries, traces and metrics that it prints.
+"""Read nvprof's databases, and the summaries, traces and metrics that it prints.
 
-A database holds CUPTI's records as they were, a table a kind; names are numbers of ``StringTable``,
-mangled. A text is blocks: a line that names the columns, perhaps one with their units (CSV), rows. Lines
-that begin with ``==PID==`` are nvprof's own words; what the program printed in between is passed over.
+A database contains CUPTI's records unchanged, one table per kind; names are mangled, and stored in
+``StringTable``. Printed output consists of blocks: a line with the column names, possibly a line with units
+(CSV), and rows. Lines that begin with ``==PID==`` are nvprof's messages; output of the program in between is
+skipped.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What is known of a profiler's file from outside it: its rank and batches, and how its files are named."""
+"""What is known about a profiler's file from elsewhere: its rank and steps, and the tool's file names."""
 
 import re
 from dataclasses import dataclass

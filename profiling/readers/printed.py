@@ -1,9 +1,9 @@
-"""What tools print (CSV among other lines, numbers with units), and the tables that it becomes.
+"""Parse what tools print (CSV among other lines, numbers with units) into tables.
 
-A summary's row is a row of ``intervals``, on thread -1 where a device did the work. How long its calls took
-is an event of ``atomics``, and so is each metric of each kernel: ``ipc : void kernel<float>(float*)``.
-Numbers have units, ``92.639ms``, ``4.0000KB``, and may be as the user's language has them: ``1.234,56``,
-``1 234,56`` or ``1'234.56`` for 1,234.56.
+A row of a summary becomes a row of ``intervals``, with thread -1 for device work. The durations of its calls
+become an event of ``atomics``, as does each metric of each kernel: ``ipc : void kernel<float>(float*)``.
+Numbers have units (``92.639ms``, ``4.0000KB``) and may be in the user's locale: ``1.234,56``, ``1 234,56`` or
+``1'234.56`` for 1,234.56.
 """
 
 import csv

@@ -1,8 +1,8 @@
-"""PyProf's kernel tables (Parquet, one row a launch), as the reference keeps them.
+"""Read PyProf's kernel tables (Parquet, one row per launch), as the reference study keeps them.
 
-PyProf has no timestamps, only the order and the duration of launches. It calls every kernel "fprop" that it
-cannot assign, so un-attributed kernels get direction "none" here. Its batches are found by what runs once
-in each, the loss: a batch begins with the first launch of its forward pass.
+PyProf has no timestamps, only the order and duration of launches. It labels kernels that it cannot assign
+"fprop"; here their direction is "none". Steps are found by the loss, which runs once in each: a step begins
+with the first launch of its forward pass.
 """
 
 import os

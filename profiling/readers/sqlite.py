@@ -1,9 +1,9 @@
-"""Profilers' SQLite databases, by columns, never written to.
+"""Read columns of profilers' SQLite databases, without writing to them.
 
-Columns come as arrays of 64-bit integers, some thousand rows at a time. A table or a column that a release
-does not have is absent; a value that is no integer costs its row, which is counted. Arrow's
-driver for SQLite (ADBC) reads them, several times as fast as :mod:`sqlite3` hands rows to Python
-(``benchmarks.sqlite_readers``); where it meets a value that is no integer, ``sqlite3`` goes on.
+Columns are returned as arrays of 64-bit integers, some thousand rows at a time. Tables and columns that a
+release lacks are absent; a row with a value that is not an integer is dropped and counted. Arrow's SQLite
+driver (ADBC) is several times as fast as :mod:`sqlite3` (``benchmarks.sqlite_readers``), which is used from
+the first value that is not an integer.
 """
 
 import sqlite3

@@ -1,8 +1,8 @@
-"""TAU's profiles: the files of a run as tables, and what is wrong with them.
+"""Read TAU's profiles: the files of a run as tables, with findings about them.
 
-A thread counts once: of files that hold the same one (a copy beside its original, a file an earlier run left)
-the first one read is taken. Times are microseconds in TAU and nanoseconds here; a user event keeps its own
-unit. Of several metrics the wall clock is taken.
+A thread counts once: if several files contain it (copies, files of an earlier run), the first one read is
+used. TAU's microseconds become nanoseconds; a user event keeps its unit. If there are several metrics, the
+wall clock is used.
 """
 
 import re

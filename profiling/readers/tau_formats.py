@@ -1,12 +1,12 @@
-"""TAU's formats: text profiles (``profile.N.C.T``), merged XML and snapshots.
+"""Parse TAU's formats: text profiles (``profile.N.C.T``), merged XML and snapshots.
 
-A text profile is a file a thread and metric: a count of functions, a row for each, a count of aggregates, a
-count of user events, a row for each. Numbers may be fractional, negative in old tables, or of more digits
-than a float holds.
+A text profile is one file per thread and metric: the number of functions and a row for each, the number of
+aggregates, the number of user events and a row for each. Numbers may be fractional, negative in old tables,
+or have more digits than a float.
 
-The XML is none that a parser takes: documents follow each other in one file with a control character
-between them, one begins before the last has ended, and most of it is lines of numbers. So the text is cut
-at the tags that matter, and the rest is passed over unread. Documents that define entities are refused.
+No XML parser accepts TAU's XML: several documents are in one file, separated by control characters, one may
+begin before the last has ended, and most of the text is lines of numbers. The text is therefore cut at the
+relevant tags, and the rest is skipped. Documents that define entities are refused.
 """
 
 import html

@@ -1,4 +1,4 @@
-"""Functions and metrics in a report of VTune, as ``vtune -report`` writes CSV."""
+"""Read functions and metrics from a VTune report (the CSV of ``vtune -report``)."""
 
 import re
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """The profilers: how each wraps a rank's command, and how its output is read.
 
-Adding one is a subclass of :class:`profiling.tools.base.Profiler`, and one line in :data:`TOOLS`.
-What reads its files is a module of :mod:`profiling.readers`, loaded when there is a file to be read.
+To add one, write a subclass of :class:`profiling.tools.base.Profiler` and a line in :data:`TOOLS`. Its files
+are read by a module of :mod:`profiling.readers`, which is imported only when needed.
 """
 
 import shutil

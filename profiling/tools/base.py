@@ -1,4 +1,4 @@
-"""What profilers have in common: classes that do nothing, of which each tool overrides a part."""
+"""Base classes of profilers, whose methods do nothing unless a tool overrides them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
-"""Record this process by CUPTI itself (``cupti-python``), on GPUs that nvprof no longer serves.
+"""Record this process with CUPTI (``cupti-python``), on GPUs that nvprof no longer supports.
 
-A rank records itself: kernels, copies, sets and the calls that launch them as CUPTI tells them, and the
-stages of batches by our own markers on CUPTI's clock. CUPTI hands its records over in large buffers, most of
-them when the recording ends; each is written at once to the rank's own file
-(:mod:`profiling.readers.cupti`), which becomes the tables when training has ended.
+A rank records its own kernels, copies, memory sets and the calls that launch them through CUPTI, and the
+stages of steps through markers on CUPTI's clock. CUPTI delivers records in large buffers, most of them when
+the recording ends; each is written immediately to the rank's file (:mod:`profiling.readers.cupti`), which is
+converted to tables after training.
 """
 
 import ctypes

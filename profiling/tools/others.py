@@ -1,4 +1,4 @@
-"""Start a rank under TAU, VTune or with Horovod's timeline; PyProf's tables are only read."""
+"""Start a rank under TAU or VTune, or with Horovod's timeline. PyProf's tables are only read."""
 
 from pathlib import Path
 from typing import ClassVar

@@ -1,7 +1,7 @@
-"""Run a tool's processes: around a rank, and then to make one file of another.
+"""Run a tool's processes: around a rank, and to convert its files afterwards.
 
-None of what a tool has started outlives who asked for it. tau_exec is a shell that waits for the rank it
-started: asked to end, it ends and leaves the rank training.
+No process that a tool started outlives its caller. tau_exec, for example, is a shell: terminated, it would
+leave its rank running.
 """
 
 import ctypes

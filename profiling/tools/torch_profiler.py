@@ -1,8 +1,8 @@
-"""Record this process by PyTorch's profiler: from one batch on, with the layers' names.
+"""Record this process with PyTorch's profiler, from a given step on, with the names of layers.
 
-On a CPU a collective's row is its run in gloo's own thread, not the call that asked for it: it begins when
-the thread takes it up and ends when the last rank has come and sent. Several may run at a time and share the
-wire, so their union is the time of communication, not their sum.
+On a CPU a collective's row is its execution in Gloo's own thread, not the call: it begins when the thread
+starts it and ends when the last rank has arrived and sent. Several may run at the same time and share the
+network, so the communication time is their union, not their sum.
 """
 
 import os

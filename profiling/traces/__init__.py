@@ -1,1 +1,1 @@
-"""Traces become jobs: files to convert, the tables of their ranks, and which ranks are of one job."""
+"""Convert traces to jobs: the files to convert, the tables of their ranks, and which ranks form a job."""

@@ -1,10 +1,10 @@
-"""Group the recordings of ranks into jobs, and place their tables with a record of what their traces say.
+"""Group the recordings of ranks into jobs, and store their tables with a record of the job.
 
-The traces of a job are those of one tool in one folder (folders of single ranks or hosts left out) that say
-the same of their world size and process groups and were recorded at the same time.
+The traces of a job come from one tool and one folder (subfolders of single ranks or hosts do not count),
+agree on world size and process groups, and were recorded at the same time.
 
-A job that was converted before takes its folder again. What an earlier conversion wrote there is replaced;
-jobs of other files, and what a user or another command put there, are left alone.
+A job that was converted before gets the same folder. Files of the earlier conversion are replaced; jobs of
+other files, and files of users or other commands, are kept.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""Convert files: which there are, where the tables of each go, and which tables are newer than their files.
+"""List the files to convert, where the tables of each go, and which tables are newer than their files.
 
-A file becomes the tables of its ranks as a rank of ours leaves them, or tables for themselves.
+A trace becomes tables like those of a rank that scaleprof started; other files become single tables.
 """
 
 import hashlib

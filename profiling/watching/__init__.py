@@ -1,1 +1,1 @@
-"""Watching a training program that is not ours: hooks in PyTorch, what they record, and its steps."""
+"""Watch a user's training program: hooks in PyTorch, what they record, and the steps found from it."""

@@ -1,4 +1,4 @@
-"""What a watched rank knows of its model, and of the device that it is on."""
+"""Facts about a watched rank's model and device."""
 
 import gc
 import sys

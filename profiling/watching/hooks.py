@@ -1,8 +1,7 @@
-"""Put hooks into PyTorch that tell of a program's loads, passes and updates.
+"""Hook into PyTorch to record a program's loads, forward and backward passes, and updates.
 
-Data loaders' iterators, ``torch.autograd.backward``, gradient scalers and optimizers tell of all of them; of
-modules only calls from outside are seen. Each costs a few microseconds a step (benchmarks/watch.py), so what
-is done in them is little.
+The hooks are on data loaders' iterators, ``torch.autograd.backward``, gradient scalers, optimizers, and the
+outermost calls of modules. Each costs a few microseconds per step (benchmarks/watch.py), so they do little.
 """
 
 import gc

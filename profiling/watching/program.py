@@ -1,4 +1,4 @@
-"""Run the user's program as Python would run it by itself, with hooks that wait for PyTorch."""
+"""Run the user's program as plain Python would, with hooks that are installed once it imports PyTorch."""
 
 import builtins
 import importlib.abc

@@ -1,10 +1,10 @@
-"""Find a watched program's steps: segments in, one row per step out; pure.
+"""Find a watched program's steps: segments in, one row per step out.
 
-The last of a step's segments is the optimizer's step, of several optimizers that of the one which
-:class:`Cycle` finds; where nothing is optimised, the last backward pass before the next load
-or forward pass; else each forward pass, else each load. What lies between two segments (moving the batch, the
-loss, clipping gradients, logging) is the program's own code and of no stage. Steps follow each other without
-a gap, but for evaluations and for what a profiler takes to start.
+A step ends with the optimizer's step; with several optimizers, with that of the one :class:`Cycle` finds.
+Without an optimizer it ends with the last backward pass before the next load or forward pass, otherwise with
+each forward pass, otherwise with each load. Time between two segments (moving the batch, the loss, clipping
+gradients, logging) is the program's own code and belongs to no stage. Steps follow each other without a gap,
+except for evaluations and the start of a profiler.
 """
 
 from array import array

@@ -1,4 +1,4 @@
-"""Watch one rank of a program: the rows of its steps, and findings."""
+"""Watch one rank of a program: record its steps as rows, and findings."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

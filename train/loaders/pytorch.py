@@ -1,7 +1,7 @@
 """PyTorch's own loader: torchvision v2 transforms in DataLoader workers.
 
-For a GPU the workers leave pixels as bytes in pinned memory; they are copied, and normalised there, a batch
-ahead.
+For a GPU, workers leave pixels as bytes in pinned memory; the next batch is copied to the GPU and normalised
+there, one step ahead.
 """
 
 import io
