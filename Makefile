@@ -89,10 +89,9 @@ check: $(VENV)/.test-ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Generate docs/columns.md, and the tables of profilers, loaders, backends and launchers in the docs.
+# Generate docs/columns.md.
 docs: | $(VENV)/.ready
 	$(BIN)/python -m analysis.columns > docs/columns.md
-	$(BIN)/python -m jobs.choices --write docs/*.md
 
 format: $(VENV)/.test-ready
 	$(BIN)/ruff check --fix .

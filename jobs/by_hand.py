@@ -14,10 +14,9 @@ Nothing here needs torch: ``train.studies`` measures, ``analysis.studies`` evalu
 import itertools
 import re
 import shlex
-import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,13 +28,13 @@ import psutil
 from jobs import ROOT, machine, store
 from jobs.failures import Ended, Kind, make_manifest
 from jobs.launchers.base import Process
-from jobs.processes import Limits, become, run_processes
+from jobs.processes import Limits, run_processes
 from jobs.program import PER_STEP
 from jobs.run import LONGEST_PROGRAM, Run, make_run
 from jobs.run_fields import OUTSIDE_FIELDS, format_id, parse_id, wrong_values
 from jobs.store import Manifest, RankReport, StudyManifest
 from profiling import schemas, tables
-from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_WRONG_USE, UserError
+from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError
 from profiling.findings import Finding
 from profiling.identity import Identity, rank_on_node
 from profiling.process_facts import facts_of_process
@@ -49,8 +48,8 @@ _JOB_IDS = (
 )  # fmt: skip
 _LONGEST_ID = 200  # bytes: file systems take names of at most 255
 _LONG_FIELDS = ("data", "profile_kernels")  # left out of the name of a run where it would be too long
-_LOGS = (".txt", ".log", ".out", ".err")  # how files end to which output is sent
-_EXIT: dict[Kind | None, int] = {"interrupted": EXIT_INTERRUPTED, "wrong use": EXIT_WRONG_USE}
+_WELL = Ended(EXIT_DONE)
+_EXIT: dict[Kind | None, int] = {"interrupted": EXIT_INTERRUPTED}
 
 
 # --- the folder of a run --------------------------------------------------------------------------------
@@ -69,14 +68,6 @@ def check_unused(out: Path, overwrite: bool) -> None:
         raise UserError(f"--out {out} already holds a run ({left[0].name}); another folder, or --overwrite")
 
 
-def check_no_other_files(out: Path) -> None:
-    """Refuse ``--out`` where the user keeps other things: all but ranks' folders and logs."""
-    names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
-    others = [name for name in names if not name.startswith("rank_") and Path(name).suffix not in _LOGS]
-    if others and not (out / store.MANIFEST).exists():
-        raise UserError(f"--out {out} holds other files ({', '.join(others[:3])}); choose an empty folder")
-
-
 def clear(out: Path) -> None:
     """Remove an earlier run's files from ``out``; what else is in it stays, and a profiler's folders do."""
     for path in _written(out):
@@ -91,68 +82,39 @@ def _written(out: Path) -> list[Path]:
     return [*([manifest] if manifest.exists() else []), *sorted({path.parent for path in files})]
 
 
-def made(out: Path) -> Path:
-    """The folder ``out``, which is made where it is not there."""
-    out.mkdir(parents=True, exist_ok=True)
-    return out
-
-
 @dataclass
 class Folder:
-    """The folder of a run by hand, which rank 0 makes when all ranks have met.
+    """The folder of a run by hand, which rank 0 makes when all ranks have met; an earlier run in it goes."""
 
-    An earlier run in it stays until the first step of this one is done.
-    """
-
-    make: Callable[[], Path]
-    there: bool = False  # before the run: it is the user's
+    run: Run
+    out: Path | None  # as the user says
     path: Path | None = None  # once it is made
-    begun: bool = False
 
     def __call__(self) -> Path:
-        self.path = self.make()
+        self.path = self.out or new_directory(self.run)
+        self.path.mkdir(parents=True, exist_ok=True)
+        clear(self.path)
         return self.path
 
-    def begin(self) -> None:
-        """The first step is done: the run takes the place of the one before."""
-        self.begun = True
-        if self.path is not None:
-            clear(self.path)
-
-    def end_early(self, run: Run, why: str, kind: Kind | None, started: datetime) -> str:
-        """Write why a run has not come to its end; returns a line for the user, or "".
-
-        A refused run leaves no folder, and one that ends before its first step an earlier one as it is.
-        """
+    def end_early(self, why: str, kind: Kind | None, started: datetime) -> None:
+        """Write why the run has not come to its end; one that is refused leaves no folder."""
         if self.path is None:
-            return ""
-        keeps = not self.begun and bool(_written(self.path))
-        if keeps or (kind == "wrong use" and not self.begun):
-            if not self.there:
-                shutil.rmtree(self.path)
-                _remove_parents(self.path)
+            return
+        if kind == "wrong use":
             for directory in self.path.glob("rank_*"):
-                with suppress(OSError):  # an earlier run's files are in it, or a profiler's around the rank
-                    directory.rmdir()
-            return f"{self.path}: earlier run kept" if keeps else ""
-        ended = Ended(_EXIT.get(kind, EXIT_FAILED), why, kind)
-        _write_manifest(run, self.path, ended, [sys.executable, "-m", "train", *sys.argv[1:]], started)
-        return ""
+                remove_empty(directory, self.path)
+        else:
+            write_manifest(self.run, self.path, started, Ended(_EXIT.get(kind, EXIT_FAILED), why, kind))
 
 
 def remove_empty(directory: Path, out: Path) -> None:
     """Remove a rank's folder, that of its run and :data:`PARENT`, as far as nothing is in them."""
+    parents = (
+        out.parents[: len(PARENT.parts)] if out.parent.parts[-len(PARENT.parts) :] == PARENT.parts else ()
+    )
     with suppress(OSError):  # something is in it: another rank's results, or another run's
-        directory.rmdir()
-        out.rmdir()
-        _remove_parents(out)
-
-
-def _remove_parents(out: Path) -> None:
-    if out.parent.parts[-len(PARENT.parts) :] == PARENT.parts:
-        with suppress(OSError):  # other runs are in it
-            for folder in out.parents[: len(PARENT.parts)]:
-                folder.rmdir()
+        for folder in (directory, out, *parents):
+            folder.rmdir()
 
 
 def new_directory(run: Run, parent: Path = PARENT) -> Path:
@@ -169,16 +131,11 @@ def new_directory(run: Run, parent: Path = PARENT) -> Path:
     raise AssertionError("numbers never end")
 
 
-def write_manifest(run: Run, directory: Path, started: datetime) -> Manifest:
-    """Write the manifest of a run whose rank 0 has ended, once all ranks have left their reports."""
-    command = [sys.executable, "-m", "train", *sys.argv[1:]]
-    return _write_manifest(run, directory, Ended(EXIT_DONE), command, started)
-
-
-def _write_manifest(
-    run: Run, directory: Path, ended: Ended, command: list[str], started: datetime,
-    unknown: Sequence[str] = (),
+def write_manifest(
+    run: Run, directory: Path, started: datetime, ended: Ended = _WELL,
+    command: Sequence[str] = (), unknown: Sequence[str] = (),
 ) -> Manifest:  # fmt: skip
+    """Write the manifest of a run whose rank 0 has ended, once all ranks have left their reports."""
     ranks = [tables.rank_directory(directory, rank) for rank in range(run.ranks)]
     if not ended.exit_code:
         deadline = time.monotonic() + REPORTS_S
@@ -189,6 +146,7 @@ def _write_manifest(
         repetition = parse_id(directory.resolve().name).repetition
     except UserError:  # the user has named the directory
         repetition = 0
+    command = list(command) or [sys.executable, "-m", "train", *sys.argv[1:]]
     # This process's own environment is recorded anyway: no launcher of ours added to it.
     manifest = make_manifest(run, repetition, directory, ended, command, {}, started, ROOT, unknown)
     manifest.findings.extend(differ)
@@ -304,7 +262,7 @@ def write_program_manifest(
     """Write the manifest of a watched program, once all ranks have left their reports."""
     report = store.read_record(tables.rank_directory(directory, me.rank) / store.RANK_REPORT, RankReport)
     run, unknown = run_of(report, me, program, profile, per_step)
-    return _write_manifest(run, directory, ended, [sys.executable, *sys.orig_argv[1:]], started, unknown)
+    return write_manifest(run, directory, started, ended, [sys.executable, *sys.orig_argv[1:]], unknown)
 
 
 # --- a single-node study --------------------------------------------------------------------------------
@@ -396,10 +354,3 @@ def new_study(study: str, device: str, out: Path | None) -> Path:
     if (directory / store.MANIFEST).exists():
         raise UserError(f"{directory} already contains a result; choose another with --out")
     return directory
-
-
-def answer_study(directory: Path, form: str, output: Path | None) -> None:
-    """Become the command that answers from a study's result; it does not return."""
-    written = ["--output", str(output)] if output else []
-    print(directory, file=sys.stderr, flush=True)
-    become([sys.executable, "-m", "analysis.studies", str(directory), "--format", form, *written])

@@ -29,7 +29,6 @@ class LoaderKind:
     """A loader, to all but the rank that opens it."""
 
     module: str  # holds ``build_loader`` (:mod:`train.loaders`)
-    meaning: str  # what it does, for the docs
     on_cpu: str = ""  # the loader to take where there is no GPU; "" where this one needs none
     reads_data: bool = True  # whether it reads the run's ``data``
     library: Library | None = None  # that it needs
@@ -39,17 +38,12 @@ DALI = Library("NVIDIA DALI", "nvidia.dali", "nvidia-dali-cuda130", "pip install
 _BYDALI = "train.loaders.dali"
 
 LOADERS: dict[str, LoaderKind] = {
-    "dali-gpu": LoaderKind(_BYDALI, "DALI; decodes and augments on the GPU", "dali-cpu", library=DALI),
-    "dali-cpu-to-gpu": LoaderKind(
-        _BYDALI, "DALI; decodes and augments on the CPU, copies whole batches", "dali-cpu", library=DALI
-    ),
-    "dali-cpu": LoaderKind(_BYDALI, "DALI; all on the CPU, PyTorch copies batches", library=DALI),
-    "pytorch": LoaderKind("train.loaders.pytorch", "PyTorch's DataLoader with torchvision's transforms"),
-    "synthetic": LoaderKind(
-        "train.loaders.synthetic", "one random batch, repeated: the upper limit for all others",
-        reads_data=False,
-    ),
-}  # fmt: skip
+    "dali-gpu": LoaderKind(_BYDALI, "dali-cpu", library=DALI),
+    "dali-cpu-to-gpu": LoaderKind(_BYDALI, "dali-cpu", library=DALI),
+    "dali-cpu": LoaderKind(_BYDALI, library=DALI),
+    "pytorch": LoaderKind("train.loaders.pytorch"),
+    "synthetic": LoaderKind("train.loaders.synthetic", reads_data=False),
+}
 
 _DEMO = Path("data", "demo")
 MAKE_DATA = f"make a small set with: python -m train.data make {_DEMO}"

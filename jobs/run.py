@@ -24,23 +24,12 @@ from profiling.tools import STARTED, check_mode
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 
-@dataclass(frozen=True)
-class BackendKind:
-    """A backend, to all but the rank that opens it."""
-
-    module: str  # holds ``open_backend`` (:mod:`train.backends`)
-    meaning: str  # what it does, for the docs
-
-
-BACKENDS: dict[str, BackendKind] = {
-    "single": BackendKind("train.backends.single", "nothing is exchanged: one rank"),
-    "ddp": BackendKind(
-        "train.backends.ddp", "torch's DistributedDataParallel, over NCCL on GPUs and Gloo on CPUs"
-    ),
-    "horovod": BackendKind(
-        "train.backends.horovod", "Horovod, over NCCL, MPI or Gloo (`make horovod` builds it)"
-    ),
-    "dp": BackendKind("train.backends.single", "torch.nn.DataParallel: one process for all GPUs of a node"),
+# The module of each backend, which holds ``open_backend`` (:mod:`train.backends`).
+BACKENDS = {
+    "single": "train.backends.single",  # one rank: nothing is exchanged
+    "ddp": "train.backends.ddp",
+    "horovod": "train.backends.horovod",
+    "dp": "train.backends.single",  # torch.nn.DataParallel: one process for all GPUs of a node
 }
 NO_HOROVOD = "Horovod is not installed (make horovod builds it): using DDP instead"
 

@@ -210,7 +210,7 @@ def prepare_folder(given: argparse.Namespace, program: Program, me: Identity) ->
         by_hand.check_unused(out, given.overwrite or is_restarted(os.environ))
         if me.rank == 0:
             by_hand.clear(out)
-            by_hand.made(out)
+            out.mkdir(parents=True, exist_ok=True)
     return out.absolute(), standalone
 
 

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "jobs": ("profiling",),
     "train": (
         *("jobs.run", "jobs.flags", "jobs.store", "jobs.loaders"),
-        *("jobs.by_hand", "jobs.failures", "jobs.machine"),
+        *("jobs.by_hand", "jobs.failures", "jobs.machine", "jobs.processes"),
         "profiling",
     ),
     "analysis": (

@@ -56,16 +56,11 @@ def main() -> int:
     if standalone and arguments.out is not None:
         with reported_by_rank_0(rank):
             by_hand.check_unused(arguments.out, arguments.overwrite)
-            by_hand.check_no_other_files(arguments.out)
     if standalone and rank == 0 and not is_watched(run.profile, os.environ):
         how = f"python -m profiling.wrap --tool {run.profile} --out DIR -- -m train ... --out DIR"
         print(f"scaleprof: profile {run.profile} records nothing here; started by: {how}", file=sys.stderr)
     write_stacks_at_signal(None if standalone else rank_directory(arguments.out, world.rank) / STACKS)
-    place: Path | by_hand.Folder = arguments.out  # of a run by hand, what makes it
-    if arguments.out is None:
-        place = by_hand.Folder(lambda: by_hand.new_directory(run))
-    elif standalone:
-        place = by_hand.Folder(lambda: by_hand.made(arguments.out), there=arguments.out.exists())
+    place = by_hand.Folder(run, arguments.out) if standalone else arguments.out
     return train(run, world, place, arguments.keep_raw)
 
 
@@ -94,8 +89,8 @@ def train(run: Run, world: World, out: Path | by_hand.Folder, keep_raw: bool) ->
     mine = folder if world.rank == 0 else None
     reason = ""
     try:
-        with recorded(run, mine, started):
-            finished = run_rank(run, world, out, keep_raw, say, mine.begin if mine else lambda: None)
+        with recorded(mine, started):
+            finished = run_rank(run, world, out, keep_raw, say)
             if mine:
                 reason = by_hand.write_manifest(run, finished.out, started).reason
     except PeersLost as lost:
@@ -111,7 +106,7 @@ def train(run: Run, world: World, out: Path | by_hand.Folder, keep_raw: bool) ->
 
 
 @contextmanager
-def recorded(run: Run, folder: by_hand.Folder | None, started: datetime) -> Iterator[None]:
+def recorded(folder: by_hand.Folder | None, started: datetime) -> Iterator[None]:
     """Note in the folder of a run by hand why it ended early; None of ranks that write no manifest."""
     from train.rank import OutOfMemory, PeersLost
 
@@ -129,8 +124,7 @@ def recorded(run: Run, folder: by_hand.Folder | None, started: datetime) -> Iter
                 why, kind = str(error), "out of memory" if isinstance(error, OutOfMemory) else "wrong use"
             elif isinstance(error, KeyboardInterrupt) or stop.asked:
                 why, kind = f"stopped by {'SIGTERM' if stop.asked == SIGTERM else 'Ctrl-C'}", "interrupted"
-            if kept := folder.end_early(run, why.splitlines()[0], kind, started):
-                print(kept, file=sys.stderr)
+            folder.end_early(why.splitlines()[0], kind, started)
             raise
 
 

@@ -63,15 +63,13 @@ class PeersLost(Exception):
 
 
 def run_rank(
-    run: Run, world: World, out: Path | Callable[[], Path], keep_raw: bool, say: Callable[[str], None],
-    begun: Callable[[], None] = lambda: None,
-) -> Finished:  # fmt: skip
+    run: Run, world: World, out: Path | Callable[[], Path], keep_raw: bool, say: Callable[[str], None]
+) -> Finished:
     """Train as one rank of ``run`` and write ``batches.parquet``, ``rank.json`` and the profiler's tables.
 
     Args:
         out: the run's directory, or what makes it, which rank 0 calls when all ranks have met.
         say: prints a line (of rank 0).
-        begun: is called after this rank's first step.
 
     Raises:
         OutOfMemory, PeersLost.
@@ -79,7 +77,7 @@ def run_rank(
     """
     opened = Opened()
     try:
-        finished = _run_rank(run, world, out, keep_raw, say, begun, opened)
+        finished = _run_rank(run, world, out, keep_raw, say, opened)
     except BaseException as error:
         # First: a rank that has failed must not wait for others, or it could not say why.
         opened.end(failed=True)
@@ -116,7 +114,7 @@ class Opened:
 
 def _run_rank(
     run: Run, world: World, out: Path | Callable[[], Path], keep_raw: bool, say: Callable[[str], None],
-    begun: Callable[[], None], opened: Opened,
+    opened: Opened,
 ) -> Finished:  # fmt: skip
     device = choose_device(run, world)
     place = bind_near(device, os.environ) if run.gpus_per_rank == 1 else Place()
@@ -139,7 +137,7 @@ def _run_rank(
     replicas = run.gpus_per_rank > 1  # DataParallel's run in a thread each
     capture = open_capture(run.profile, directory, world.rank, keep_raw, run.profile_mode, replicas)
     clock, markers = open_clock(device.type), open_markers()
-    speak, meters = speaker(run, device, say, begun), open_meters(driven(run, device), world.local_rank)
+    speak, meters = speaker(run, device, say), open_meters(driven(run, device), world.local_rank)
     with stream_of(run, device):
         model = backend.wrap(compiled(bare, run))
         optimizer = backend.wrap_optimizer(make_optimizer(model, run, device), model)
@@ -222,17 +220,13 @@ def make_optimizer(model: torch.nn.Module, run: Run, device: torch.device) -> to
 
 
 def speaker(
-    run: Run, device: torch.device, say: Callable[[str], None], begun: Callable[[], None] = lambda: None
+    run: Run, device: torch.device, say: Callable[[str], None]
 ) -> Callable[[int, torch.Tensor], None]:
-    """Says which step is under way, a few times a second, on a CPU with the loss; calls ``begun`` after the
-    first.
-    """
+    """Says which step is under way, a few times a second, on a CPU with the loss."""
     last = 0.0
 
     def speak(index: int, loss: torch.Tensor) -> None:
         nonlocal last
-        if index == 0:
-            begun()
         now = time.monotonic()
         if now - last >= _SAY_EVERY_S or index + 1 == run.batches:
             last = now

@@ -29,8 +29,6 @@ class Launcher(ABC):
     """
 
     name: ClassVar[str]  # as ``--launcher`` has it
-    starts: ClassVar[str]  # what, for the docs
-    where: ClassVar[str]  # it can, for the docs
     program: ClassVar[str] = ""  # that must be on the PATH
     install: ClassVar[str] = ""  # how one gets it, for :mod:`jobs.doctor`
 

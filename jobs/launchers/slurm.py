@@ -23,8 +23,6 @@ class Slurm(OnNodes):
     """Ranks as tasks of one job step."""
 
     name: ClassVar = "slurm"
-    starts: ClassVar = "`srun`, one task per rank"
-    where: ClassVar = "inside an allocation"
     program: ClassVar = "srun"
     install: ClassVar = "run this on a node of a Slurm cluster"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.by_hand import check_no_other_files, check_unused, clear, is_by_hand, new_directory
+from jobs.by_hand import check_unused, clear, is_by_hand, new_directory
 from jobs.run import make_run
 from jobs.run_fields import format_id, parse_id
 from jobs.store import claim, this_owner
@@ -39,20 +39,6 @@ def test_an_out_that_holds_results_is_refused(tmp_path):
     (tmp_path / "run_0_config_x").mkdir()
     with pytest.raises(UserError, match="holds a sweep"):
         check_unused(tmp_path, overwrite=True)
-
-
-def test_an_out_that_holds_other_files_is_refused(tmp_path):
-    check_no_other_files(tmp_path / "new")
-    (tmp_path / "rank_0000" / "raw").mkdir(parents=True)
-    for name in ("log.txt", "slurm-7.out", "job.err"):  # to which a job's output is sent
-        (tmp_path / name).touch()
-    check_no_other_files(tmp_path)
-    for name in "abcd":
-        (tmp_path / f"{name}.py").touch()
-    with pytest.raises(UserError, match=r"holds other files \(a.py, b.py, c.py\); choose"):
-        check_no_other_files(tmp_path)
-    (tmp_path / "manifest.json").touch()  # a run of ours, beside which the user has put files
-    check_no_other_files(tmp_path)
 
 
 def test_what_is_replaced_is_the_run_and_nothing_else(tmp_path):

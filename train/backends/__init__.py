@@ -65,5 +65,5 @@ def open_backend(run: Run, world: World, device: "torch.device") -> Backend:
     name = run.backend
     if name == "auto":
         name = "single" if world.size == 1 else "ddp"
-    backend: Backend = import_module(BACKENDS[name].module).open_backend(run, world, device)
+    backend: Backend = import_module(BACKENDS[name]).open_backend(run, world, device)
     return backend

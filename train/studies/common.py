@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from jobs import by_hand
-from jobs.by_hand import Recorder
+from jobs.by_hand import Recorder, new_study
 from jobs.flags import add_format_flags, make_parser
+from jobs.processes import become
 from profiling.errors import UserError
 from profiling.step_clock import Clock, open_clock
 from train.device import is_out_of_memory
@@ -81,7 +82,7 @@ class Study:
         prepare(arguments)
         kind = "gpu" if any(device.type == "cuda" for device in used) else "cpu"
         self.arguments = arguments
-        self.recorder = Recorder(name, vars(arguments), by_hand.new_study(name, kind, arguments.out))
+        self.recorder = Recorder(name, vars(arguments), new_study(name, kind, arguments.out))
 
     def time(
         self, device: torch.device, cases: Mapping[str, Stages], stages: Sequence[str]
@@ -102,9 +103,11 @@ class Study:
 
     def finish(self) -> None:
         """Write the result and become the command that prints it; does not return."""
-        flags = self.arguments
+        flags, directory = self.arguments, self.recorder.directory
         self.recorder.write(flags.warmup, flags.repetitions)
-        by_hand.answer_study(self.recorder.directory, flags.format, flags.output)
+        print(directory, file=sys.stderr, flush=True)
+        words = ["--format", flags.format, *(["--output", str(flags.output)] if flags.output else [])]
+        become([sys.executable, "-m", "analysis.studies", str(directory), *words])
 
 
 # --- timing -------------------------------------------------------------------------------------------

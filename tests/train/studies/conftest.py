@@ -5,8 +5,8 @@ import sys
 import pytest
 import torch
 
-from jobs import by_hand
 from tests.analysis.commands import run
+from train.studies import common
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def answer_of(monkeypatch, tmp_path):
 
     def run_study(main, *arguments):
         became = []
-        monkeypatch.setattr(by_hand, "become", became.append)
+        monkeypatch.setattr(common, "become", became.append)
         flags = [*arguments, "--out", str(tmp_path / "result"), "--format", "csv", "--threads", "1"]
         monkeypatch.setattr(sys, "argv", ["study", *flags])
         threads = torch.get_num_threads()
