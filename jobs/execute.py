@@ -39,7 +39,7 @@ from jobs.processes import Limits, TimeIsUp, run_processes, stopped_in_order, un
 from jobs.program import command_of, unknown_fields
 from jobs.progress import Failed, Result, say, speed_of
 from jobs.run import Run
-from jobs.store import Beat, Claim, Manifest, Owner, claim, release, this_owner
+from jobs.store import Beat, Claim, Manifest, Owner, claim, lives, owner_of, release, this_owner
 from jobs.sweep_file import Excluded, Sweep, SweepRun, ordered
 from profiling.errors import EXIT_FAILED, Mistakes, UserError
 from profiling.findings import Finding, lines
@@ -278,7 +278,7 @@ class Queue:
         execution, run, log = self._execution, sweep_run.configuration, directory / store.LOG
         command = execution.command(run, directory)
         processes = self._launcher.processes(run, command, directory)
-        started = datetime.now(UTC)
+        started, beside = datetime.now(UTC), self._beside(directory)
         # The directory of an earlier start of this job, which did not end in order.
         if before is not None and before.job == self._me.job != "" and before.restarts < self._me.restarts:
             log.touch()
@@ -302,10 +302,19 @@ class Queue:
         if failed := self._attempts.runs.get(sweep_run.id):
             kinds = {"n": sum(failed.values()), "kinds": list(failed)}
             manifest.findings.append(Finding("retried", data=kinds))
+        beside |= self._beside(directory)
+        if beside:
+            manifest.findings.append(Finding("disturbed", data={"runs": beside}))
         # Ours until it has its whole name: without an owner another sweep would take it over before that.
         result = store.finish(directory, manifest)
         release(result)
         return manifest, result
+
+    def _beside(self, directory: Path) -> set[str]:
+        """What other sweeps of this host are running now in the same results."""
+        owned = {path.parent for path in self._execution.directory.glob(f"*/{store.OWNER}")} - {directory}
+        owners = {path.name: owner for path in owned if (owner := owner_of(path)) and lives(path, owner)}
+        return {name for name, owner in owners.items() if owner.host == self._me.host}
 
     def _note(self, sweep_run: SweepRun, manifest: Manifest, result: Path) -> bool:
         """Count and show how a run ended; whether it is to be tried again."""

@@ -39,5 +39,8 @@ def whole_file(path: Path, kept: bool = False) -> Iterator[BinaryIO]:
                 file.flush()
                 os.fsync(file.fileno())
         partial.replace(target)
+    except OSError as error:  # of a full disk it names no file
+        error.filename = error.filename or str(target)
+        raise
     finally:
         partial.unlink(missing_ok=True)

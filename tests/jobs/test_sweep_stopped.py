@@ -165,6 +165,8 @@ def test_a_second_sweep_skips_claimed_runs_and_does_the_others(tmp_path, capsys,
     assert run_all(work) == 0
     assert len(manifests(work)) == 2 and all(directory.is_dir() for directory in claimed)
     assert "done: 2 of 4, running elsewhere: 2" in capsys.readouterr().err
+    disturbed = [{one.code for one in manifest.findings} for manifest in manifests(work).values()]
+    assert disturbed == 2 * [set() if other else {"disturbed"}]
 
 
 def test_a_full_disk_ends_in_one_line_and_what_is_finished_stays(tmp_path, root):
@@ -188,7 +190,7 @@ def test_a_full_disk_ends_in_one_line_and_what_is_finished_stays(tmp_path, root)
         ended = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True,
                                check=False)  # fmt: skip
         assert ended.returncode in (1, 2)
-        assert "No space left" in ended.stderr and "Traceback" not in ended.stderr
+        assert f"No space left on device: {disk}/" in ended.stderr and "Traceback" not in ended.stderr
         filler.unlink()
         assert {n: m for n, m in manifests(execution(disk)).items() if n in before} == before
     finally:
