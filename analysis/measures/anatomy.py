@@ -26,7 +26,7 @@ from analysis.frames.divide import BESIDE, EVERY, PARTS, STAGES, WITHIN
 from analysis.frames.measure import measure
 from analysis.frames.study import A_STEP, RECORDING, Study
 
-STEPS_OF_RANKS = "steps averaged, each counted once for every rank that recorded it"
+STEPS_OF_RANKS = "profiled steps averaged, counted once per rank that recorded them"
 LEVELS = {
     "rank": RANK,
     "step": STEP,
@@ -35,32 +35,32 @@ LEVELS = {
 # A name of divide.EVERY -> header and meaning.
 _PARTS = {
     "compute": ("compute", "time in which kernels of the model run (on a CPU: operators)"),
-    "exposed_communication": ("exposed\ncomm.", "time with collectives and no kernel of the model"),
+    "exposed_communication": ("exposed\ncomm.", "time in which a collective and no kernel of the model runs"),
     "exposed_transfer": ("exposed\ntransfer", "part of exposed communication after the last rank entered"),
     "exposed_wait": ("wait for\nranks", "part of exposed communication until the last rank entered"),
-    "exposed_loader": ("exposed\nloader", "time with only loader's work, or waiting for the next batch"),
+    "exposed_loader": ("exposed\nloader", "time in which only the loader works or is waited for"),
     "loader_kernels": ("loader's\nkernels", "part of exposed loader: kernels of the loader"),
     "loader_copies": ("loader's\ncopies", "part of exposed loader: copies of the loader"),
     "loader_wait": ("wait for\nthe loader", "part of exposed loader: waiting for the next batch"),
     "exposed_copies": ("other\ncopies", "time in which only other copies and memory sets run"),
-    "idle": ("idle", "time in which nothing runs; on a GPU the sum of the next two"),
+    "idle": ("idle", "time in which nothing runs; on a GPU the sum of host-bound and other"),
     "idle_host_bound": ("idle,\nhost-bound", "part of idle in which the device waits for the next launch"),
-    "idle_other": ("idle,\nother", "part of idle in which launched work had not started"),
-    "overlapped_communication": ("overlapped\ncomm.", "not a part: collectives and kernels of the model"),
-    "overlapped_loader": ("overlapped\nloader", "not a part: loader and kernels of the model"),
+    "idle_other": ("idle,\nother", "part of idle in which launched work had not yet started"),
+    "overlapped_communication": ("overlapped\ncomm.", "not a part: collectives during kernels of the model"),
+    "overlapped_loader": ("overlapped\nloader", "not a part: loader during kernels of the model"),
 }  # fmt: skip
 # What a narrow terminal leaves out first; the parts of a sum it keeps.
 _PRIORITIES = dict.fromkeys(PARTS, 2) | dict.fromkeys((*BESIDE, "loader_kernels", "loader_copies"), 0)
 METRICS = (
     Metric("attributed_steps", STEPS_OF_RANKS, "steps x\nranks", priority=0),
-    Metric("warmup_dropped", "first profiled steps that are left out: warmup, or recorded in part", "warmup"),
-    Metric("wall_ms", "duration of a profiled step, mean over steps and ranks: sum of the parts", "wall"),
+    Metric("warmup_dropped", "profiled steps left out at the start: warmup, or partly recorded", "warmup"),
+    Metric("wall_ms", "duration of a profiled step: sum of the parts, mean over steps and ranks", "wall"),
     *(
         Metric(f"{name}_ms", meaning, head, priority=_PRIORITIES.get(name, 1))
         for name, (head, meaning) in _PARTS.items()
     ),
     *(
-        Metric(f"{name}_ms", f"part of waiting for ranks: the last rank was late by {what}", detail=True)
+        Metric(f"{name}_ms", f"part of waiting: the last rank was late due to {what}", detail=True)
         for name, what in BEHIND.items()
     ),
 )

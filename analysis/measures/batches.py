@@ -22,9 +22,8 @@ STAGES_SHOWN = {stage: (stage, f"the {stage} stage") for stage in STAGES} | {
 METRICS = (
     Metric("steps", "number of steps of the run, with warmup", table=False),
     Metric("warmup_dropped", "warmup steps at the start, left out of the columns after it", "warmup"),
-    Metric("steady_steps", "steps of which step_ms is the median", table=False),
-    Metric("step_ms", "median steady step of the job (its slowest rank), unprofiled if any", "step\nmedian",
-           IN_RUN),
+    Metric("steady_steps", "steps without warmup, of which step_ms is the median", table=False),
+    Metric("step_ms", "median step of the job (slowest rank), without warmup", "step\nmedian", IN_RUN),
     Metric("p95_ms", "95th percentile, without warmup (empty below 20 steps)", "p95"),
     Metric("p99_ms", "99th percentile (empty below 100 steps)", "p99", table=False),
     Metric("max_ms", "longest step", "max"),

@@ -51,18 +51,18 @@ METRICS = (
     Metric("a", "median over the runs of A"),
     Metric("b", "median over the runs of B"),
     Metric(
-        "effect_pct", "b divided by a, minus 1; interval: effects that the test does not reject",
+        "effect_pct", "b / a - 1; interval: effects that the test does not reject",
         "effect, %", NOMINAL, places=2, priority=2,
     ),
     Metric("p_value", "exact Mann-Whitney test, corrected by Holm within its kind", "p", show=probability),
-    Metric("verdict", "by p (at most 0.05) and, of kernels, by their calls", text=True, priority=2,
+    Metric("verdict", "from p_value (at most 0.05) and, for kernels, their calls", text=True, priority=2,
            show=lambda verdict: SHOWN.get(verdict, verdict)),
     Metric("detectable_pct", "slowdown that so many runs would have shown in 4 of 5 cases", table=False),
     Metric("runs_a", "number of runs of A", "runs\nof A", priority=0),
     Metric("runs_b", "number of runs of B", "runs\nof B", priority=0),
     Metric("runs_enough", "runs per side that would show such an effect in 4 of 5 cases", table=False),
-    Metric("least_effect_pct", "of combined, where effects differ (F test, 1 %): the lowest"),
-    Metric("most_effect_pct", "the same: the highest effect of a configuration"),
+    Metric("least_effect_pct", "kind combined, if effects differ (F test, 1 %): the lowest"),
+    Metric("most_effect_pct", "the same: highest effect"),
 )  # fmt: skip
 TRACE_METRICS = (
     replace(JOB, meaning=f"{JOB.meaning} (if they differ: A, B)"),

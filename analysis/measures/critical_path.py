@@ -42,7 +42,7 @@ LEVELS = {
     "direction": Metric("direction", "fprop, bprop, update, loader or none", text=True, key=True),
     "layer": Metric("layer", "layer of the operator, where it is known", text=True, key=True),
     "operator": Metric("operator", "operator that ran, or that launched the kernel", text=True, key=True),
-    "kernel": Metric("kernel", "kernel that ran or was launched, or waiting call", text=True, key=True),
+    "kernel": Metric("kernel", "kernel that ran or was launched, or call that waited", text=True, key=True),
 }
 PART = Metric("part", "class of kernels, collectives, copies, host, launches, ...", text=True, key=True)
 # No heading says step: the figures of a trace without steps are of the whole recording.
@@ -56,7 +56,7 @@ METRICS = (
     ),
     Metric("path_ms", "time on the critical path; the parts sum to step_ms", "on path\nms"),
     Metric("path_pct", "path_ms in percent of the step", "on path\n%", places=1),
-    Metric("pieces", "pieces of the path per step", places=1, priority=0),
+    Metric("pieces", "number of pieces of the path per step", places=1, priority=0),
     Metric("step_without_ms", "duration of the step if this part took no time", "without it\nms", priority=0),
     Metric("saved_ms", "step_ms minus step_without_ms", "saved\nms"),
     Metric("saved_pct", "saved_ms in percent of the step", "saved\n%", places=1),

@@ -21,7 +21,7 @@ from profiling.errors import UserError
 
 _METERED = (
     Metric("runs", "number of runs"),
-    Metric("kind_of_runs", "kind of the runs that give memory, energy and startup", text=True, table=False),
+    Metric("kind_of_runs", "unprofiled, or profiled if there are no others", text=True, table=False),
 )
 _MEMORY = Metric("memory_gb", "peak resident memory of a rank", "memory\nGB")
 _ON_DEVICE = (
@@ -30,7 +30,7 @@ _ON_DEVICE = (
     Metric("device_used_gb", "GPU memory in use after the steps, by all processes", "in use\nGB"),
 )
 _DEVICE = (
-    Metric("device_j_per_image", "energy of all GPUs (NVML, whole boards) over all images", "GPU\nJ/image"),
+    Metric("device_j_per_image", "energy of all GPUs (NVML, whole boards) per image", "GPU\nJ/image"),
     Metric("device_w", "mean power per GPU", "W per\nGPU"),
 )
 _START = (
@@ -41,10 +41,10 @@ METRICS = (
     *_METERED,
     _MEMORY,
     Metric("memory_rank", "rank with the highest memory_gb", "of\nrank"),
-    Metric("least_memory_gb", "memory of the rank that needs least", table=False),
+    Metric("least_memory_gb", "peak memory of the rank that needs least", table=False),
     *_ON_DEVICE,
     _DEVICE[0],
-    Metric("processors_j_per_image", "energy of all nodes' processors (RAPL, all users) over all images",
+    Metric("processors_j_per_image", "energy of all processors (RAPL, all users) per image",
            "processors\nJ/image"),
     _DEVICE[1],
     Metric("processors_w", "mean power of the processors of a node", "CPU W\nper node"),

@@ -30,7 +30,7 @@ TOOLS = ("ncu", "nvprof", "vtune")  # that count, the best first
 COUNTED = (
     Metric("achieved_occupancy_pct", "resident warps divided by the maximum", "occup.\n%", places=0),
     Metric("ipc", "instructions per cycle (per multiprocessor; on a CPU per core)", "IPC", places=2),
-    Metric("load_efficiency_pct", "bytes that loads request over bytes moved", "load\neff. %", places=0),
+    Metric("load_efficiency_pct", "bytes requested by loads / bytes moved", "load\neff. %", places=0),
     Metric("store_efficiency_pct", "the same for stores", "store\neff. %", places=0),
     Metric("dram_utilization_pct", "throughput of device memory divided by its peak", "DRAM\n%", places=0),
 )

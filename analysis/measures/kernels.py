@@ -147,8 +147,8 @@ ALL, AT_ONCE, NO_KERNEL, STEP = "all kernels", "run at once", "no kernel runs", 
 _RATIO = Metric("b_to_a", "B divided by A", "B / A", table=False)
 # They add up to difference_ms, but for kernels of other calls.
 _EFFECTS = (
-    Metric("by_calls_ms", "part that the number of calls makes", "by calls\nms", show=signed(3)),
-    Metric("by_duration_ms", "part that the duration per call makes", "by duration\nms", show=signed(3)),
+    Metric("by_calls_ms", "part due to the number of calls", "by calls\nms", show=signed(3)),
+    Metric("by_duration_ms", "part due to the duration per call", "by duration\nms", show=signed(3)),
 )
 CHANGES = (
     Metric("a_ms_per_step", "time per step in A", "A, ms/\nstep"),

@@ -71,12 +71,12 @@ MEAN_STAGES = tuple(
     for name, meaning in (
         *((stage, meaning) for stage, (_, meaning) in STAGES_SHOWN.items()),
         (LATE_RANKS, "waiting for late ranks"),
-        *((name, f"waiting, the last rank was late by {BEHIND[name]}") for name in WAITS),
+        *((name, f"waiting: the last rank was late due to {BEHIND[name]}") for name in WAITS),
     )
 )
 _MORE = (
     *(
-        (name, f"of wait:\n{cause}", f"part of waiting for ranks: the last rank was late by {BEHIND[name]}")
+        (name, f"of wait:\n{cause}", f"part of waiting: the last rank was late due to {BEHIND[name]}")
         for name, cause in zip(WAITS, CAUSES, strict=True)
     ),
     *(
@@ -84,7 +84,7 @@ _MORE = (
         for stage, (head, meaning) in STAGES_SHOWN.items()
     ),
     (LATE_RANKS, "late\nranks", "part of loss_pct from stages alone: growth of waiting for late ranks"),
-    ("few_steps", "in few\nsteps", "part of loss_pct in few long steps: growth of mean less median step"),
+    ("few_steps", "in few\nsteps", "part of loss_pct in few long steps: growth of mean minus median step"),
 )
 _MORE_PARTS = tuple(
     Metric(f"loss_{name}_pct", meaning, head, places=1, detail=True) for name, head, meaning in _MORE

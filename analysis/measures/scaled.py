@@ -55,7 +55,7 @@ _METHOD = Metric("method", "corrected or published", text=True)
 _SCALING = (
     Metric("scaling", "weak (fixed batch size per GPU) or strong (fixed global batch size)", text=True),
     Metric("runs", "runs that give the durations (of a group: of all its configurations)"),
-    Metric("kind_of_runs", "kind of these runs (unprofiled, if there are any)", text=True, detail=True),
+    Metric("kind_of_runs", "unprofiled, or profiled if there are no others", text=True, detail=True),
     Metric("step_ms", "median step of the job (that of its slowest rank)", "step, ms\nmedian", CONFIDENCE),
     Metric("p95_ms", "95th percentile of steady steps (empty below 20)", "p95\nms", detail=True),
     Metric("p99_ms", "99th percentile (empty below 100 steps)", "p99\nms", detail=True),

@@ -41,13 +41,11 @@ METRICS = (
     Metric("told_by", "collectives, or stages (a lower bound)", "measured\nfrom", text=True, priority=0),
     Metric("steady_steps", "steps whose lateness is known, without warmup", "steps", priority=0),
     Metric("step_ms", "median step duration of the job without warmup", priority=0),
-    Metric(
-        "lateness_ms", "wait of the others for this rank; negative: it waited", "lateness, ms\nmedian", IN_RUN
-    ),
+    Metric("lateness_ms", "the others' wait for it; negative: it waited", "lateness, ms\nmedian", IN_RUN),
     Metric("mean_lateness_ms", "mean lateness over the steps", "mean\nms", significant=3, priority=2),
     Metric("late_pct", "share of steps in which it was late (2 % of a step or more)", places=0),
     Metric("last_pct", "share of steps in which it came last", places=0, priority=0),
-    Metric("held_up_ms", "time per step in which all waited for this rank", "all wait,\nms", significant=3),
+    Metric("held_up_ms", "time per step in which all others waited for it", "all wait,\nms", significant=3),
     Metric("p_value", "probability that equally fast ranks are late as often", "p", significant=2),
     Metric(
         "verdict", "straggler, may be chance, too few steps, short wait, clock, no", text=True, priority=2
@@ -60,7 +58,7 @@ STEP_METRICS = (
     NODE,
     STEP,
     Metric("lateness_ms", "time for which the other ranks waited for this one", "lateness", significant=3),
-    Metric("behind_ms", "time by which it was behind, waited for or not", "behind", significant=3),
+    Metric("behind_ms", "time by which it was behind, whether others waited or not", "behind", significant=3),
     *(
         Metric(
             f"{name}_longer_ms",

@@ -52,7 +52,7 @@ METRICS = (
         "scaling", "weak (fixed per-GPU batch size) or strong (fixed global batch size)", text=True,
         table=False,
     ),
-    Metric("believed", "false: the other method is better founded", show=lambda one: "yes" if one else "no"),
+    Metric("believed", "false: the other method is preferred", show=lambda one: "yes" if one else "no"),
     Metric("images_per_s", "images/s of all ranks", "images/s", RANGE, priority=2),
     Metric("step_ms", "duration of a step of the job", interval=RANGE, table=False),
     Metric(
