@@ -121,7 +121,7 @@ class BatchRows:
             )
         if n := int((start == end).sum()):
             # The device was busy with the step before until this one ended on the host.
-            self.findings.append(Finding("steps_without_time", data={"n": n, "of": count}))
+            self.findings.append(Finding("records_damaged", data={"n": n, "what": "times of steps"}))
             end = np.maximum(end, start + _SHORTEST_NS)
         complete = np.ones(count, bool)  # in the recording from its start: all, or all but the first
         if not times.begun and count > 1:

@@ -83,7 +83,7 @@ class _Timeline:
             Finding("recording_cut_short"): self._cut,
             Finding("records_damaged", data={"n": self._malformed, "what": "events"}): self._malformed,
             Finding("records_damaged", data={"n": self._backwards, "what": "ranges"}): self._backwards,
-            Finding("ranges_unended", data={"n": unended}): unended,
+            Finding("not_recorded", data={"n": unended, "what": "ends of ranges"}): unended,
             Finding("recording_empty"): not self._collectives,
         }
         return [finding for finding, holds in found.items() if holds] + missing_ranks(self._ready, of)

@@ -243,4 +243,4 @@ class _Reader:
                 thread = part["globalTid"] & 0xFFFFFF
                 gpu.add_ranges(builder, part["text"].tolist(), part["start"], part["end"], thread, process)
         if unended:
-            self.findings.append(Finding("ranges_unended", data={"n": unended}))
+            self.findings.append(Finding("not_recorded", data={"n": unended, "what": "ends of ranges"}))

@@ -119,7 +119,7 @@ def read_database(database: Database) -> Trace:
     builder.malformed += database.malformed
     trace = builder.finish()
     if unended:
-        trace.findings.append(Finding("ranges_unended", data={"n": unended}))
+        trace.findings.append(Finding("not_recorded", data={"n": unended, "what": "ends of ranges"}))
     return trace
 
 
