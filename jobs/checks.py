@@ -21,15 +21,13 @@ from jobs.loaders import LOADERS, MAKE_DATA, check_data
 from jobs.machine import Machine
 from jobs.program import check_can_start
 from jobs.run import Run
-from jobs.site import NO_SITE, Network, Site, find_site, network_environment, sbatch_words
+from jobs.site import NO_SITE, Network, Site, find_site, sbatch_words
 from profiling.errors import Mistakes, UserError
 from profiling.presence import Presence
 from profiling.tools import Options, check_can_record
 
 _TIMEOUT_S = 60  # modules are loaded first
 CARDS = Path("/sys/class/infiniband")
-# A key of a network -> the variables by which ranks are given it.
-_GIVEN_BY = {"interface": {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}, "device": {"NCCL_IB_HCA"}}
 
 
 # --- a run on a node ------------------------------------------------------------------------------------
@@ -185,35 +183,23 @@ def check_paths(site: Site, *keys: str) -> Iterator[Presence]:
             yield _presence(site, key, present, str(path) if present else f"{key} {path} does not exist")
 
 
-def check_networks(site: Site) -> Iterator[Presence]:
-    """Whether this node has the networks' interfaces and cards."""
-    for name in sorted(site.network.model_fields_set):
-        yield from _check_network(f"network.{name}", getattr(site.network, name), site)
-
-
-def _check_network(key: str, network: Network, site: Site) -> Iterator[Presence]:
-    for part, names in (("interface", network.interface), ("device", network.device)):
-        for name in names.split(",") if names else ():
-            sought = name.partition(":")[0] if part == "device" else name
-            cards = [path.name for path in CARDS.iterdir()] if CARDS.is_dir() else []
-            here = cards if part == "device" else [name for _, name in socket.if_nameindex()]
-            found = sought if sought in here else f"no {sought}; here: {', '.join(here) or 'none'}"
-            yield _presence(site, f"{key}.{part}", sought in here, found)
-
-
-def check_networks_of(runs: Iterable[Run], site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
-    """Whether this node has the interfaces and cards that runs would use, each once.
+def check_networks(site: Site, names: Iterable[str] | None = None) -> Iterator[Presence]:
+    """Whether this node has the interfaces and cards of networks; ``names``: of these, not of all.
 
     Every run over such a network would fail: NCCL says nothing of a missing card, and takes another network.
     """
-    seen = set()
-    for run in runs:
-        given = set(network_environment(run, site, environment))
-        name = run.network.lower()
-        for presence in _check_network(f"network.{name}", getattr(site.network, name), site):
-            if presence not in seen and given & _GIVEN_BY[presence.name.rpartition(".")[2]]:
-                seen.add(presence)
-                yield presence
+    cards = [path.name for path in CARDS.iterdir()] if CARDS.is_dir() else []
+    interfaces = [name for _, name in socket.if_nameindex()]
+    for name in sorted(site.network.model_fields_set if names is None else names):
+        network: Network = getattr(site.network, name)
+        for part, listed, here in (
+            ("interface", network.interface, interfaces),
+            ("device", network.device, cards),
+        ):
+            for sought in listed.split(",") if listed else ():
+                sought = sought.partition(":")[0] if part == "device" else sought
+                found = sought if sought in here else f"no {sought}; here: {', '.join(here) or 'none'}"
+                yield _presence(site, f"network.{name}.{part}", sought in here, found)
 
 
 def check_networks_named(site: Site, networks: Iterable[str]) -> None:

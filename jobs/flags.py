@@ -4,10 +4,12 @@ import argparse
 from collections.abc import Callable, Iterable, Sequence
 from typing import get_args
 
-from jobs.run import Run, literal_options, make_run, model_names
-from jobs.run_fields import as_text, parse_value, wrong_values
+from pydantic import ValidationError
+
+from jobs.run import Run, literal_options, model_names, problems_of
+from jobs.run_fields import as_text
 from profiling.arguments import Parser, with_values
-from profiling.errors import Mistakes, UserError
+from profiling.errors import Mistakes
 from profiling.whole_file import file_to_write
 
 
@@ -56,20 +58,14 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
 
 def run_from_flags(arguments: argparse.Namespace, mistakes: Sequence[str] = ()) -> Run:
     """The Run that parsed flags say."""
-    wrong, values = list(mistakes), {}
-    for name in _FLAGS:
-        text = getattr(arguments, name)
-        if text is None:
-            continue
-        try:
-            value = parse_value(name, text)
-            wrong += wrong_values({name: value})
-            values[name] = value
-        except UserError as error:
-            wrong.append(str(error))
-    if wrong:
-        raise Mistakes(wrong)
-    return make_run(values)
+    given = {name: text for name in _FLAGS if (text := getattr(arguments, name)) is not None}
+    try:
+        run = Run.model_validate_strings(given)
+    except ValidationError as error:
+        raise Mistakes([*mistakes, *(problem.text for problem in problems_of(error, Run))]) from None
+    if mistakes:
+        raise Mistakes(mistakes)
+    return run
 
 
 def to_flags(run: Run) -> list[str]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from jobs.checks import check_modules, check_networks_named, check_networks_of, check_paths, refuse
+from jobs.checks import check_modules, check_networks, check_networks_named, check_paths, refuse
 from jobs.cluster import cluster_name, on_compute_node
 from jobs.execute import Execution, noting_why_not_started, print_plan, run_sweep
 from jobs.flags import make_parser
@@ -107,8 +107,9 @@ def check_node(request: Request, site: Site, launcher: Launcher) -> None:
     if not (launcher.nodes and on_compute_node(os.environ)):  # a login node needs none
         return
     runs = [sweep_run.configuration for sweep_run in request.sweep_runs]
-    networks = check_networks_of((run for run in runs if run.nodes <= len(launcher.nodes)), site, os.environ)
-    refuse([*check_paths(site, "scratch"), *networks], f"{socket.gethostname()}: ")
+    # A run on one node uses none.
+    used = {run.network.lower() for run in runs if 1 < run.nodes <= len(launcher.nodes)}
+    refuse([*check_paths(site, "scratch"), *check_networks(site, used)], f"{socket.gethostname()}: ")
 
 
 def announce(request: Request, site: Site) -> None:

@@ -6,7 +6,7 @@ repeated as often as the file says.
 
 import itertools
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -106,24 +106,18 @@ def where_in(path: Path, name: str, value: Any) -> str:
 
 def _problems_of_sweep(values: Mapping[str, Any]) -> Iterator[Problem]:
     """What is wrong with the content of a sweep file: its keys, then the fields and values of `run:`."""
-    misplaced = [key for key in values if key in Run.model_fields]
-    below_run = "{}: a field of a run; it goes below `run:`"
-    if "run" not in values and misplaced:
-        yield Problem((misplaced[0],), below_run.format(", ".join(misplaced)))
-        return
-    of_keys: list[Problem] = []
     try:
         Sweep.model_validate(values)
     except ValidationError as error:
-        of_keys = problems_of(error, Sweep, "key")
-    for problem in of_keys:
-        outside_run = problem.place in [(name,) for name in misplaced]
-        yield replace(problem, text=below_run.format(problem.place[0])) if outside_run else problem
+        for problem in problems_of(error, Sweep, "key"):
+            key, *_ = problem.place
+            text = f"{key}: a field of a run; it goes below `run:`"
+            yield replace(problem, text=text) if key in Run.model_fields else problem
     run, rules, repetitions = (values.get(key) for key in ("run", "exclude", "repetitions"))
-    fields: dict[Any, Any] = run if isinstance(run, dict) else {}
-    for name, field_values in fields.items():
-        yield from _problems_of_values(str(name), field_values, "program" in fields and is_own(str(name)))
-    others = [str(name) for name in fields if name != "program"]
+    fields: dict[str, Any] = {str(name): of for name, of in run.items()} if isinstance(run, dict) else {}
+    for name, of in fields.items():
+        yield from _problems_of_values(name, _as_list(of), "program" in fields and is_own(name))
+    others = [name for name in fields if name != "program"]
     for template in _as_list(fields.get("program", [])):
         yield from _raised(("run", "program"), program.check_template, template, others)
     known = dict.fromkeys((*Run.model_fields, "world_size", *fields))
@@ -133,7 +127,7 @@ def _problems_of_sweep(values: Mapping[str, Any]) -> Iterator[Problem]:
             if name not in known:
                 text = f"exclude: unknown field {name!r}{did_you_mean(name, known)}"
                 yield Problem(("exclude", index, "when", name), text)
-    if isinstance(repetitions, dict) and not any(each.place[0] == "repetitions" for each in of_keys):
+    if isinstance(repetitions, dict):
         for profile in _as_list(fields.get("profile", "none")):
             if profile not in repetitions:
                 yield Problem(("repetitions",), f"repetitions: {profile!r} missing")
@@ -148,23 +142,23 @@ def _raised(place: Place, check: Callable[..., None], *arguments: Any) -> Iterat
             yield Problem(place, line)
 
 
-def _problems_of_values(name: str, values: Any, own: bool) -> Iterator[Problem]:
+def _problems_of_values(name: str, values: Sequence[Any], own: bool) -> Iterator[Problem]:
     """What is wrong with a field of `run:`, or with a factor of the program's ``own``, and its values."""
     place = ("run", name)
-    if own and (problems := list(_raised(place, program.check_name, name))):
-        yield from problems
-    elif not own and name not in Run.model_fields:
+    if own:
+        yield from _raised(place, program.check_name, name)
+    elif name not in Run.model_fields:
         yield Problem(place, f"unknown field {name!r}{did_you_mean(name, Run.model_fields)}")
-    elif values == []:
+        return
+    if not values:
         yield Problem(place, f"{name} has no value")
-    else:
-        for index, value in enumerate(_as_list(values)):
-            if value in _as_list(values)[:index]:
-                yield Problem((*place, index), f"{name}: {value} stands twice")
-            wrong = [] if own else wrong_values({name: value})
-            if own and not isinstance(value, Value):
-                wrong = [f"invalid {name} {value!r}: expected text, number"]
-            yield from (Problem((*place, index), text) for text in wrong)
+    for index, value in enumerate(values):
+        if value in values[:index]:
+            yield Problem((*place, index), f"{name}: {value} stands twice")
+        wrong = [] if own else wrong_values({name: value})
+        if own and not isinstance(value, Value):
+            wrong = [f"invalid {name} {value!r}: expected text, number"]
+        yield from (Problem((*place, index), text) for text in wrong)
 
 
 def _as_list(values: Any) -> list[Any]:
@@ -236,15 +230,16 @@ def expand(sweep: Sweep, where: str = "") -> tuple[list[SweepRun], list[Excluded
 def choose(sweep: Sweep, only: Sequence[str], where: str) -> tuple[list[SweepRun], list[Excluded]]:
     """The runs of a sweep that all of ``only`` choose, and those its rules leave out."""
     sweep_runs, excluded = expand(sweep, where)
-    chosen_by = parse_only(only, {name for each in sweep_runs for name in each.configuration.factors})
-    if chosen := select(sweep_runs, chosen_by):
-        return chosen, excluded
-    for name, values in chosen_by.items() if sweep_runs else ():
-        if not select(sweep_runs, {name: values}):
-            present = dict.fromkeys(as_text(each.configuration.value(name)) for each in sweep_runs)
-            given = ",".join(map(as_text, values))
-            raise UserError(f"{where}: no runs: --only {name}={given}, but {name} has {', '.join(present)}")
-    raise UserError(f"{where}: no runs are left by {f'--only {only}' if sweep_runs else 'its exclude rules'}")
+    if not sweep_runs:
+        raise UserError(f"{where}: no runs are left by its exclude rules")
+    factors = {name for each in sweep_runs for name in each.configuration.factors}
+    for name, texts in parse_only(only, factors).items():
+        text_of = {each: as_text(each.configuration.value(name)) for each in sweep_runs}
+        sweep_runs = [each for each, text in text_of.items() if text in texts]
+        if not sweep_runs:
+            there = ", ".join(dict.fromkeys(text_of.values()))
+            raise UserError(f"{where}: no runs: --only {name}={','.join(texts)}, but {name} has {there}")
+    return sweep_runs, excluded
 
 
 def ordered(sweep_runs: Sequence[SweepRun], sweep: Sweep, seed: int) -> list[SweepRun]:
@@ -258,23 +253,9 @@ def ordered(sweep_runs: Sequence[SweepRun], sweep: Sweep, seed: int) -> list[Swe
     return sweep_runs
 
 
-def select(sweep_runs: Iterable[SweepRun], only: Mapping[str, Sequence[Any]]) -> list[SweepRun]:
-    """The runs whose fields have one of the values of ``only``; a program's own factors by their text."""
-
-    def has(run: Run, name: str, values: Sequence[Any]) -> bool:
-        value = run.value(name)
-        return (as_text(value) if name in run.factors else value) in values
-
-    return [
-        sweep_run
-        for sweep_run in sweep_runs
-        if all(has(sweep_run.configuration, name, values) for name, values in only.items())
-    ]
-
-
-def parse_only(pairs: Sequence[str], factors: Collection[str] = ()) -> dict[str, list[Any]]:
-    """``["loader=synthetic", "batch=32,64"]`` as field -> values; a program's own factors as text."""
-    only: dict[str, list[Any]] = {}
+def parse_only(pairs: Sequence[str], factors: Collection[str] = ()) -> dict[str, list[str]]:
+    """``["loader=synthetic", "batch=32,64"]`` as field -> values, as text; ``factors``: a program's own."""
+    only: dict[str, list[str]] = {}
     wrong = []
     known = (*factors, *Run.model_fields)
     for pair in pairs:
@@ -283,9 +264,11 @@ def parse_only(pairs: Sequence[str], factors: Collection[str] = ()) -> dict[str,
             wrong.append(f"--only {pair}: use FIELD=VALUE")
         elif name not in known:
             wrong.append(f"--only {pair}: unknown field {name!r}{did_you_mean(name, known)}")
-        for value in values.split(",") if equals and name in known else ():
+        for text in values.split(",") if equals and name in known else ():
             try:
-                only.setdefault(name, []).append(value if name in factors else parse_value(name, value))
+                only.setdefault(name, []).append(
+                    text if name in factors else as_text(parse_value(name, text))
+                )
             except UserError as error:
                 wrong.append(f"--only {pair}: {error}")
     if wrong:

@@ -11,7 +11,7 @@ from jobs.progress import describe, last_batch
 from jobs.run import make_run
 from jobs.run_fields import parse_id
 from jobs.store import MANIFEST, Manifest, check_reports, is_complete, read_record, write_record
-from jobs.sweep_file import choose, expand, parse_only, read_sweep, select
+from jobs.sweep_file import choose, expand, read_sweep
 from profiling import tables
 from profiling.errors import Mistakes, UserError
 from tests.analysis.commands import run
@@ -70,11 +70,10 @@ def test_ids_of_long_values_differ_and_stay_names_of_files(sweep_of):
 
 
 def test_only_takes_factors_of_the_users_own(sweep_of):
-    runs = runs_of(sweep_of(SWEEP))
-    chosen = select(runs, parse_only(["lr=0.1", "gpus_per_node=2"], ["lr", "name", "flag"]))
+    chosen, _ = choose(sweep_of(SWEEP), ["lr=0.1", "gpus_per_node=2"], "mine.yaml")
     assert [run.configuration.factors["lr"] for run in chosen] == [0.1, 0.1]
     with pytest.raises(UserError, match="unknown field 'lrr'; did you mean 'lr'"):
-        parse_only(["lrr=0.1"], ["lr"])
+        choose(sweep_of(SWEEP), ["lrr=0.1"], "mine.yaml")
     with pytest.raises(UserError, match=r"no runs: --only lr=7, but lr has 0.1, 0.01$"):
         choose(sweep_of(SWEEP), ["lr=7"], "mine.yaml")
     rule = "exclude:\n  - when: {lr: 0.1, world_size: 1}\n    because: too slow\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.sweep_file import choose, expand, ordered, parse_only, read_sweep, select
+from jobs.sweep_file import choose, expand, ordered, read_sweep
 from profiling.errors import Mistakes, UserError
 
 SWEEP = """
@@ -61,8 +61,8 @@ def test_the_order_is_random_but_recorded(sweep_file):
 
 
 def test_only_selects(sweep_file):
-    runs, _ = expand(read_sweep(sweep_file(SWEEP)))
-    chosen = select(runs, parse_only(["gpus_per_node=2", "grad=fp16,fp32", "profile=torch"]))
+    only = ["gpus_per_node=2", "grad=fp16,fp32", "profile=torch"]
+    chosen, _ = choose(read_sweep(sweep_file(SWEEP)), only, "f")
     assert {(p.gpus_per_node, p.profile) for p in configurations(chosen)} == {(2, "torch")}
     assert len(chosen) == 2
 
@@ -71,7 +71,7 @@ def test_only_selects(sweep_file):
     ("only", "says"),
     [
         (["grad=bf16", "profile=torch"], "f: no runs: --only grad=bf16, but grad has fp32, fp16"),
-        (["gpus_per_node=1", "grad=fp16"], "f: no runs are left by --only ['gpus_per_node=1', 'grad=fp16']"),
+        (["gpus_per_node=1", "grad=fp16"], "f: no runs: --only grad=fp16, but grad has fp32"),
     ],
 )
 def test_an_only_that_chooses_nothing_says_what_there_is(sweep_file, only, says):
@@ -88,7 +88,7 @@ def test_an_only_that_chooses_nothing_says_what_there_is(sweep_file, only, says)
     [
         ("runs: {nodes: 1}", "run is missing"),
         ("run: 5", "conf.yaml, line 1: invalid run 5: should hold keys and values"),
-        ("model: alexnet\nbatch: 2", "line 1: model, batch: a field of a run"),
+        ("model: alexnet\nbatch: 2", "line 2: batch: a field of a run"),
         ("run: {nodes: 1}\nmodel: alexnet", "line 2: model: a field of a run; it goes below `run:`"),
         ("run:\n  batch_size: 32", "line 2: unknown field 'batch_size'; did you mean 'batch'?"),
         ("run:\n  batches: [4, 5]\n  attribute_from: 4", "attribute_from 4 must be less than batches 4"),

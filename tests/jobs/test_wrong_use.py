@@ -65,7 +65,7 @@ def test_all_mistakes_of_a_runs_flags_are_said_at_once():
         "scaleprof: error: unknown flag --batch-size; did you mean '--batch'?",
         "scaleprof: error: unknown flag --sedd; did you mean '--seed'?",
         "scaleprof: error: invalid loader 'dali_cpu'; did you mean 'dali-cpu'?",
-        "scaleprof: error: invalid batch -3: should be greater than or equal to 1",
+        "scaleprof: error: invalid batch '-3': should be greater than or equal to 1",
     ])  # fmt: skip
 
 
