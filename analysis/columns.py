@@ -48,10 +48,9 @@ _PARTS = (
 def commands() -> dict[str, ModuleType]:
     """The commands whose answers have columns, by name; each says them as ``COLUMNS``."""
     here = Path(__file__).parent
-    files = [*sorted(here.glob("[a-z]*.py")), here / "studies/__main__.py"]
-    names = [".".join(path.relative_to(here).with_suffix("").parts) for path in files]
-    modules = {name: importlib.import_module(f"analysis.{name}") for name in names if name != "columns"}
-    return {name.removesuffix(".__main__"): one for name, one in modules.items() if columns_of(one)}
+    names = [path.stem for path in sorted(here.glob("[a-z]*.py")) if path.stem != "columns"]
+    modules = {name: importlib.import_module(f"analysis.{name}") for name in names}
+    return {name: one for name, one in modules.items() if columns_of(one)}
 
 
 def page(wanted: Sequence[str] = ()) -> str:

@@ -44,7 +44,6 @@ LAYERS = {
         ("measures", "published"),
         "prediction",
         "diagnosis",
-        "studies",
         "report",
     ),
     "profiling": ("cost", "attribution", "readers", "tools", "traces", "watching"),
@@ -69,8 +68,6 @@ DEFERRED = {
         "pytau",
     ),
 }
-# Modules of ours that functions of others import: those that would go round in a circle, or import torch.
-DEFERRED_OF_OURS = {"analysis.studies"}
 HEAVY = {"torch", "torchvision", "nvidia.dali"}
 
 
@@ -197,7 +194,7 @@ def test_functions_import_only_what_takes_long_or_may_be_absent(package):
         f"{path.relative_to(ROOT)}: {module}"
         for path in sorted((ROOT / package).rglob("*.py"))
         if not is_command(path)
-        for module in imports_in_functions(path) - DEFERRED_OF_OURS
+        for module in imports_in_functions(path)
         if module.split(".")[0] not in DEFERRED
     }
     assert sprinkled == set()

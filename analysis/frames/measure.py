@@ -112,7 +112,7 @@ class Command:
     Args:
         name: of the command, and of its measure.
         doc: the help.
-        load: the study from the arguments.
+        load: the study from the arguments, or what else the measure is of.
         after: what else is done with the answer, before it is written.
         newest: without a folder, the newest sweep is answered for.
         module: of the measure; by default that of its name in ``analysis.measures``. It is imported when it
@@ -124,7 +124,7 @@ class Command:
         name: str,
         doc: str | None,
         *flags: Flag,
-        load: Callable[[argparse.Namespace], Study] = lambda given: load(given.path, given.peaks),
+        load: Callable[[argparse.Namespace], Any] = lambda given: load(given.path, given.peaks),
         after: Callable[[Answer, argparse.Namespace], None] = lambda *_: None,
         module: str = "",
         newest: bool = False,

@@ -10,7 +10,7 @@ from analysis.display.lines import levels
 from analysis.display.metrics import RANKS_PER_NODE, records
 from analysis.display.terminal import Answer
 from analysis.frames.study import Study
-from analysis.measures import expense
+from analysis.measures import expense, studies
 from analysis.report import (
     communication,
     kernels,
@@ -21,9 +21,6 @@ from analysis.report import (
 )
 from analysis.report.base import Content, Context, SectionKind, as_view, in_a_line, portable
 from analysis.report.render import Cell, Chapter, Filter, Heading, Line, Page, Row, Section, TableView
-from analysis.studies.answers import STUDIES, answer, timing
-from analysis.studies.result import Result, is_study
-from analysis.studies.result import load as load_studies
 from jobs.run_fields import FACTOR, as_text
 from jobs.store import Facts, Manifest
 from profiling.findings import Finding, lines, merged
@@ -211,7 +208,9 @@ def facts_of(path: Path, manifests: Sequence[Facts]) -> list[tuple[str, str]]:
 
 def holds_studies(path: Path) -> bool:
     """Whether a folder is a study's result, or holds such folders."""
-    return path.is_dir() and (is_study(path) or any(is_study(folder) for folder in path.iterdir()))
+    return path.is_dir() and (
+        studies.is_study(path) or any(studies.is_study(folder) for folder in path.iterdir())
+    )
 
 
 def build_studies(path: Path, own_peaks: Path | None = None) -> Page:
@@ -220,8 +219,8 @@ def build_studies(path: Path, own_peaks: Path | None = None) -> Page:
     Raises:
         UserError: one is damaged, or of a study that is not known.
     """
-    results = load_studies(path)
-    answers = [answer(result, own_peaks) for result in results]
+    results = studies.load(path, own_peaks)
+    answers = [studies.studies(result) for result in results]
     sections = [
         _of_study(f"study-{number}", result, content)
         for number, (result, content) in enumerate(zip(results, answers, strict=True), 1)
@@ -244,9 +243,9 @@ def build_studies(path: Path, own_peaks: Path | None = None) -> Page:
     )
 
 
-def _of_study(id: str, result: Result, content: Answer) -> Section:
+def _of_study(id: str, result: studies.Result, content: Answer) -> Section:
     """A study's section; its tables are the terminal's."""
     views = [as_view(part, f"{id}-table-{number}") for number, part in enumerate(content.parts or ())]
     notes = lines([*content.verdict, *result.findings])
-    heading = STUDIES[result.manifest.study].question
-    return Section(id, heading, timing(result.manifest), tables=views, notes=notes)
+    heading = studies.STUDIES[result.manifest.study].question
+    return Section(id, heading, studies.timing(result.manifest), tables=views, notes=notes)

@@ -81,7 +81,7 @@ ANSWERS = (
     ("expense", "METERED"),
     ("hotspots",),
     ("hotspots", "COUNTED"),
-    *(("studies.__main__", name) for name in STUDIES),
+    *(("studies", name) for name in STUDIES),
     ("tau_batches",),
 )
 
@@ -143,7 +143,7 @@ def ask(sweep: Path, others: dict[str, Path], tmp_path: Path):
         command, *arguments = given
         first = {
             "tau_batches": lambda: merged(tmp_path / "run.xml", 30.0, batches=41),
-            "studies.__main__": lambda: STUDIES[arguments[0]](tmp_path / arguments.pop(0)),
+            "studies": lambda: STUDIES[arguments[0]](tmp_path / arguments.pop(0)),
             "kernels": lambda: next(sweep.glob("run_*_1_2_eth_torch*")) if "B" in arguments else sweep,
         }.get(command, lambda: sweep)()
         other = next(sweep.glob("run_*_1_1_eth_torch*")) if command == "kernels" else sweep
@@ -167,7 +167,7 @@ def test_no_answer_has_a_column_twice(given: tuple[str, ...], ask) -> None:
     # Nor is a field of the run overwritten by a figure of the same name.
     truth = {name: {str(getattr(run_of(gpus_per_node=n, profile=p), name)) for n in (1, 2)
                     for p in ("none", "torch")} for name in Run.model_fields}  # fmt: skip
-    elsewhere = ("tau_batches", "studies.__main__", "REFERENCE", "TAU", "TRACES")
+    elsewhere = ("tau_batches", "studies", "REFERENCE", "TAU", "TRACES")
     for name in set(head) & set(truth) if not set(given) & set(elsewhere) else ():
         values = {row[name] for row in ran.csv}
         assert values <= truth[name] | {"", "none+torch"}, (name, values)
@@ -184,7 +184,7 @@ def rows_of(command: str, ask, monkeypatch) -> list[dict]:
 
     monkeypatch.setattr(output, "emit", kept)
     for given in ANSWERS:
-        if given[0].removesuffix(".__main__") == command:
+        if given[0] == command:
             assert ask(given).code == 0
     return rows
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from analysis.display.metrics import records
+from analysis.measures import studies
+from analysis.measures.studies import load
 from analysis.report import build as pages
 from analysis.report.render import render
-from analysis.studies import answers
-from analysis.studies.result import load
 from jobs.by_hand import Recorder, new_study
 from profiling.errors import UserError
 from tests.analysis.commands import run
@@ -38,7 +38,7 @@ def layers(directory, **planted):
 
 def test_a_layer_stands_on_the_roofline(tmp_path):
     result = load(layers(tmp_path / "one"))[0]
-    (row,) = records(answers.answer(result).rows)
+    (row,) = records(studies.studies(result).rows)
     assert (row["forward_ms"], row["forward_low_ms"], row["forward_high_ms"]) == (2, 2, 2)
     assert 3 <= row["backward_low_ms"] <= row["backward_ms"] <= row["backward_high_ms"] <= 5
     assert row["forward_intensity_flop_per_byte"] == 100 and row["forward_bound"] == "compute"
@@ -48,14 +48,14 @@ def test_a_layer_stands_on_the_roofline(tmp_path):
 
 def test_the_command_and_the_report(tmp_path):
     directory = layers(tmp_path / "studies" / "one")
-    told = run("analysis.studies.__main__", directory, "--format", "json")
+    told = run("analysis.studies", directory, "--format", "json")
     assert told.code == 0 and [row["layer"] for row in told.json] == ["Linear(4, 2)"]
     assert "RAPL" in told.err
     layers(tmp_path / "studies" / "two")
     page = pages.build_studies(tmp_path / "studies")
-    assert [section.heading for section in page.sections] == [answers.STUDIES["layers"].question] * 2
+    assert [section.heading for section in page.sections] == [studies.STUDIES["layers"].question] * 2
     assert "RAPL" in render(page)
-    several = run("analysis.studies.__main__", tmp_path / "studies")
+    several = run("analysis.studies", tmp_path / "studies")
     assert several.code == 2 and "(one, two)" in several.err
 
 
@@ -64,7 +64,7 @@ def test_a_study_that_is_not_known_is_one_line(tmp_path):
     manifest = directory / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"study": "layers"', '"study": "layer"'))
     with pytest.raises(UserError, match="did you mean 'layers'"):
-        answers.answer(load(directory)[0])
+        studies.studies(load(directory)[0])
 
 
 def order(directory, other_ms):
@@ -92,7 +92,7 @@ def order(directory, other_ms):
 )
 def test_orders_are_compared_turn_by_turn(tmp_path, factors, difference, ratio):
     result = order(tmp_path / "one", np.array([10, 11, 12, 13] * 5) * factors)
-    made = answers.answer(result)
+    made = studies.studies(result)
     (compared,) = made.verdict
     assert compared.data["difference"] == difference and compared.data["value"] == pytest.approx(ratio)
     assert [row["order"] for row in records(made.rows)] == ["ReLU, MaxPool2d", "MaxPool2d, ReLU"]
@@ -121,7 +121,7 @@ def test_damage_names_the_file(tmp_path):
 )
 def test_a_layer_above_its_roof_is_a_finding(tmp_path, flops_per_s, bytes_per_s, peaks):
     result = load(layers(tmp_path / "one", flops_per_s=flops_per_s, bytes_per_s=bytes_per_s))[0]
-    found = answers.answer(result).verdict
+    found = studies.studies(result).verdict
     assert [peak for one in found for peak in one.data["peak"]] == peaks
     assert all(one.data["n"] == 2 and one.data["most_pct"] == pytest.approx(500) for one in found)
 
@@ -134,7 +134,7 @@ def test_too_few_products_to_be_sure_are_not_alike(tmp_path):
         for name, value in {**figures, "steps": 1, "same_output": 1, "largest_difference": 0}.items():
             recorder.quantity(f"512 {way}", "cpu", name, value)
     recorder.write(5, 3)
-    (found,) = answers.answer(load(tmp_path / "gemm")[0]).verdict
+    (found,) = studies.studies(load(tmp_path / "gemm")[0]).verdict
     assert (found.data["difference"], found.data["value"]) == ("too few repetitions", 2.0)
 
 
@@ -152,7 +152,7 @@ def gemm(directory):
 
 def test_the_gain_of_merged_products_is_the_ratio_of_times(tmp_path):
     gemm(tmp_path / "gemm")
-    made = answers.answer(load(tmp_path / "gemm")[0])
+    made = studies.studies(load(tmp_path / "gemm")[0])
     separate, merged = records(made.rows)
     assert (separate["speedup"], merged["speedup"], merged["speedup_low"]) == (None, 1.5, 1.5)
     assert (separate["time_ms"], merged["flops_per_s"]) == (3, 2e12)
@@ -185,11 +185,11 @@ def capacity(directory, fits=(False, True, True)):
 
 
 def test_the_boundary_has_a_time_on_both_sides(tmp_path):
-    made = answers.answer(capacity(tmp_path / "one"))
+    made = studies.studies(capacity(tmp_path / "one"))
     networks = {row["layers"]: row for row in records(made.rows) if row["devices"] == 1}
     assert list(networks) == ["1+1", "1+2", "2+2"]  # by size, not as they were tried
     assert networks["1+2"]["boundary"] == "largest that fits" and networks["1+2"]["step_ms"] == 7
-    assert networks["2+2"]["boundary"] == answers.SMALLEST and networks["2+2"]["step_ms"] == 24
+    assert networks["2+2"]["boundary"] == studies.SMALLEST and networks["2+2"]["step_ms"] == 24
     assert [networks[name]["step_on_devices"] for name in networks] == [1, 1, 2]
     assert {row["step_on_devices"] for row in records(made.rows) if row["devices"] == 2} == {2}
     assert networks["2+2"]["reason"] == "can't allocate memory" and networks["2+2"]["free_bytes"] is None
@@ -203,10 +203,10 @@ def test_a_boundary_that_was_not_found_is_said(tmp_path):
     result = capacity(tmp_path / "one")
     durations, quantities = (table.query("case == '1+1'") for table in (result.durations, result.quantities))
     one = replace(result, durations=durations, quantities=quantities)
-    assert answers.answer(one).verdict[0].code == "study_limit_not_found"
+    assert studies.studies(one).verdict[0].code == "study_limit_not_found"
 
 
 def test_a_smaller_network_that_failed_is_no_boundary(tmp_path):
-    made = answers.answer(capacity(tmp_path / "one", fits=(False, True, False)))
+    made = studies.studies(capacity(tmp_path / "one", fits=(False, True, False)))
     (failed,) = made.verdict
     assert failed.code == "study_limit_not_found" and failed.data["why"].startswith("1+1 fails, 1+2 fits")

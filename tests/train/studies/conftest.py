@@ -25,7 +25,7 @@ def answer_of(monkeypatch, tmp_path):
             torch.set_num_threads(threads)
         ((python, _, module, *rest),) = became
         assert python == sys.executable and module == "analysis.studies"
-        return run("analysis.studies.__main__", *rest)
+        return run("analysis.studies", *rest)
 
     return run_study
 

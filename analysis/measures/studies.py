@@ -1,39 +1,132 @@
-"""Rows, tables and verdict of each single-node study."""
+"""Load the results of single-node studies; rows, tables and verdict of each."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from analysis.display.metrics import IN_RUN, RANGE, Metric, columns, records
+from analysis.display.metrics import IN_RUN, RANGE, Metric, columns, names_of, records
 from analysis.display.numbers import digits
 from analysis.display.terminal import Answer, Part
+from analysis.frames.measure import measure
 from analysis.measures import peaks
-from analysis.studies.result import CASE, Result
+from analysis.statistics import inside_run
+from jobs import store
 from jobs.store import StudyManifest
+from profiling import tables
 from profiling.errors import UserError, did_you_mean
 from profiling.findings import Finding
 from profiling.schemas import PASSES, SPLIT_STEP
 
-_MIB, _GIGA = 1 << 20, 1e9
+CASE = ["case", "device"]
+Case = tuple[str, str]
 
 
-class Study(NamedTuple):
-    """A kind of study: its question, its columns, and its answer, by the user's own peaks."""
+@dataclass(frozen=True)
+class Result:
+    """One study's result; to an answer, also what it is of (:class:`analysis.display.terminal.Results`).
 
-    question: str
-    metrics: Sequence[Metric]
-    answer: Callable[[Result, Path | None], Answer]
+    Attributes:
+        durations: the table ``durations``, of every timed repetition.
+        quantities: the table ``quantities``; a figure has as many rows as it was taken times.
+        own_peaks: a peaks file of the user's.
+    """
+
+    path: Path
+    manifest: StudyManifest
+    durations: pd.DataFrame
+    quantities: pd.DataFrame
+    own_peaks: Path | None = None
+    missing = ()
+    on_cpus = False
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        return self.manifest.findings
+
+    @cached_property
+    def cases(self) -> pd.MultiIndex:
+        """Every (case, device), in the order in which they were measured."""
+        every = pd.concat([self.quantities[CASE], self.durations[CASE]]).drop_duplicates()
+        return pd.MultiIndex.from_frame(every)
+
+    def frame(self, metrics: Sequence[Metric], **timed: Sequence[str]) -> pd.DataFrame:
+        """A row a case, with its figures, the ends of their ranges, and the durations of stages.
+
+        Args:
+            metrics: of which all columns are there; NaN: not known. A figure that was taken several times is
+                their mean, beside the lowest and highest.
+            timed: name of a duration -> its stages, whose sum's median, ms, is given with its interval; NaN
+                where a case lacks one of them.
+        """
+        taken = self.quantities.groupby([*CASE, "quantity"], sort=False)["value"]
+        rows = taken.mean().unstack().reindex(self.cases)
+        low, high = (end.where(taken.count() > 1).unstack() for end in (taken.min(), taken.max()))
+        for metric in metrics:
+            if metric.interval == RANGE and metric.name in rows:
+                rows[metric.names[1]], rows[metric.names[2]] = low[metric.name], high[metric.name]
+        for name, stages in timed.items():
+            spent = {case: ns / 1e6 for case, ns in self._spent(stages).items()}
+            rows = rows.join(self._medians(name, "_ms", spent))
+        rows = rows.reset_index()
+        return rows.reindex(columns=list(dict.fromkeys([*rows, *names_of(metrics)])))
+
+    def ratio(
+        self, name: str, stages: Sequence[str], pairs: Mapping[Case, tuple[Case, Case]]
+    ) -> pd.DataFrame:
+        """The median over repetitions of one case's duration divided by another's, taken in turns.
+
+        Args:
+            pairs: the case in whose row a ratio stands -> the two.
+        """
+        spent = self._spent(stages)
+        ratios = {case: spent[above] / spent[below] for case, (above, below) in pairs.items()}
+        return self._medians(name, "", ratios)
+
+    def _spent(self, stages: Sequence[str]) -> dict[Case, np.ndarray]:
+        """ns of stages together, in the order of repetitions, of each case that has all of them."""
+        wide = self.durations.pivot_table("duration_ns", [*CASE, "repetition"], "stage", "first", sort=False)
+        total = wide.reindex(columns=list(stages)).sum(axis=1, skipna=False).dropna().sort_index()
+        return {(str(case), str(device)): ns.to_numpy(float) for (case, device), ns in total.groupby(CASE)}
+
+    def _medians(self, name: str, unit: str, values: Mapping[Case, np.ndarray]) -> pd.DataFrame:
+        found = {case: inside_run.of_median(some) for case, some in values.items()}
+        rows = {case: (one.value, one.low, one.high) for case, one in found.items()}
+        ends = [name + unit, f"{name}_low{unit}", f"{name}_high{unit}"]
+        return pd.DataFrame([rows.get(case, (np.nan,) * 3) for case in self.cases], self.cases, ends)
 
 
-def answer(result: Result, own_peaks: Path | None = None) -> Answer:
-    """The answer of a study; UserError if this release does not know it."""
-    name = result.manifest.study
-    if name not in STUDIES:
-        raise UserError(f"{result.path}: unknown study {name!r}{did_you_mean(name, STUDIES)}")
-    return STUDIES[name].answer(result, own_peaks)
+def is_study(path: Path) -> bool:
+    """Whether a folder is a study's result."""
+    return (path / store.MANIFEST).is_file() and (path / "quantities.parquet").is_file()
+
+
+def load(path: Path, own_peaks: Path | None = None) -> list[Result]:
+    """The results in ``path``: one study's, or a folder of several, in the order of their names.
+
+    Raises:
+        UserError: there are none, or one is damaged; the message names the file.
+    """
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    folders = [path] if is_study(path) else [folder for folder in inside if is_study(folder)]
+    if not folders:
+        raise UserError(f"{path} holds no study; run one, e.g. python -m train.studies.layers")
+    return [
+        Result(
+            folder,
+            store.read_record(folder / store.MANIFEST, StudyManifest),
+            *(
+                tables.read(folder, name).to_pandas().astype({"case": str, "device": str})
+                for name in ("durations", "quantities")
+            ),
+            own_peaks,
+        )
+        for folder in folders
+    ]
 
 
 def timing(manifest: StudyManifest) -> str:
@@ -41,6 +134,8 @@ def timing(manifest: StudyManifest) -> str:
 
 
 # --- columns ------------------------------------------------------------------------------------------
+
+_MIB, _GIGA = 1 << 20, 1e9
 
 
 def _size(name: str, meaning: str, header: str, unit: float = _MIB) -> Metric:
@@ -113,7 +208,7 @@ _CAPACITY = (
 )
 
 
-def _capacity(result: Result, _: Path | None) -> Answer:
+def _capacity(result: Result) -> Answer:
     """A row a try and device: the networks tried on one device by size, then the splits over two."""
     rows = result.frame(_CAPACITY, step=SPLIT_STEP, own=PASSES)
     split = rows["case"].str.extract(r"^(?P<network>\d+\+\d+) split after (?P<place>\d+)$")
@@ -204,7 +299,7 @@ _LAYERS = (
 )  # fmt: skip
 
 
-def _costs(result: Result, own_peaks: Path | None) -> Answer:
+def _costs(result: Result) -> Answer:
     """A row a layer: time, memory, power and energy; of each stage FLOPs, bytes and its place."""
     metrics = (*_LAYERS, Metric("idle_w", ""), Metric("flops_per_s", ""), Metric("bytes_per_s", ""))
     rows = result.frame(metrics, forward=["forward"], backward=["backward"])
@@ -212,7 +307,7 @@ def _costs(result: Result, own_peaks: Path | None) -> Answer:
     rows = rows[rows["case"] != _PEAKS]
     rows[["layer", "input"]] = rows["case"].str.rsplit("@", n=1, expand=True)
     rows["idle_power_w"] = rows["device"].map(measured["idle_w"])
-    bound = _bounds(rows["device"], measured, own_peaks)
+    bound = _bounds(rows["device"], measured, result.own_peaks)
     stages = []
     for stage in PASSES:
         flops, moved, ms = (rows[f"{stage}_{name}"] for name in ("flops", "bytes", "ms"))
@@ -279,7 +374,7 @@ _ORDER = (
 )  # fmt: skip
 
 
-def _orders(result: Result, _: Path | None) -> Answer:
+def _orders(result: Result) -> Answer:
     """A row a device and order, the usual one first."""
     rows = result.frame(_ORDER, forward=PASSES[:1], backward=PASSES[1:], step=PASSES)
     pairs = {(case, device): ((case, device), (_USUAL, device)) for case, device in result.cases}
@@ -322,7 +417,7 @@ _GEMM = (
 )  # fmt: skip
 
 
-def _products(result: Result, _: Path | None) -> Answer:
+def _products(result: Result) -> Answer:
     """A row a device, size and way; the speedup stands beside the merged product."""
     merged = {(case, device) for case, device in result.cases if case.endswith("merged")}
     pairs = {
@@ -352,9 +447,27 @@ def _products(result: Result, _: Path | None) -> Answer:
     return Answer(rows, _GEMM, [part], verdict=_compared(compared, "speedup", names))
 
 
+class Kind(NamedTuple):
+    """A kind of study: its question, its columns and its answer."""
+
+    question: str
+    metrics: Sequence[Metric]
+    answer: Callable[[Result], Answer]
+
+
 STUDIES = {
-    "capacity": Study("Which network fits in memory?", _CAPACITY, _capacity),
-    "layers": Study("What does a layer cost?", _LAYERS, _costs),
-    "order": Study("Does the order matter?", _ORDER, _orders),
-    "gemm": Study("Separate or merged small matrix products?", _GEMM, _products),
+    "capacity": Kind("Which network fits in memory?", _CAPACITY, _capacity),
+    "layers": Kind("What does a layer cost?", _LAYERS, _costs),
+    "order": Kind("Does the order matter?", _ORDER, _orders),
+    "gemm": Kind("Separate or merged small matrix products?", _GEMM, _products),
 }
+COLUMNS = {f"{name}:": study.metrics for name, study in STUDIES.items()}
+
+
+@measure(COLUMNS)
+def studies(result: Any) -> Answer:
+    """The answer of a study; UserError if this release does not know it."""
+    name = result.manifest.study
+    if name not in STUDIES:
+        raise UserError(f"{result.path}: unknown study {name!r}{did_you_mean(name, STUDIES)}")
+    return STUDIES[name].answer(result)

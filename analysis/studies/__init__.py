@@ -1,1 +1,0 @@
-"""Results of single-node studies, from the tables that train.studies wrote."""
