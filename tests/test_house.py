@@ -41,7 +41,7 @@ LAYERS = {
         "statistics",
         "display",
         "frames",
-        ("measures", "published"),
+        "measures",
         "prediction",
         "diagnosis",
         "report",

@@ -18,7 +18,6 @@ import duckdb
 import numpy as np
 import pandas as pd
 
-from analysis.frames.pyprof import batches_of, launches_by_name
 from analysis.frames.steps import attributed_that_count
 from analysis.frames.study import Source, Study, Unusable, reading
 from profiling import tables
@@ -322,7 +321,7 @@ def kernel_sums(study: Study, sources: Iterable[Source], by: Sequence[str] = DEF
     """
     sources = [source for source in sources if has_kernels(source)]
     keys = _with_keys([BY[name] for name in by])
-    batches_of(study, study.usable(one for one in sources if one.kind == "pyprof"))  # all of them at once
+    tables_of_pyprof(study, study.usable(sources))  # all of them at once
     kept: dict[tuple, pd.DataFrame | None] = study.kept("frames of kernels")
 
     def sums(source: Source) -> pd.DataFrame | None:
@@ -355,7 +354,7 @@ def _of_run(study: Study, source: Source, keys: tuple[str, ...]) -> tuple[str, i
 
 def _of_table(study: Study, source: Source, keys: tuple[str, ...]) -> tuple[str, int] | None:
     """The same of a table of PyProf's."""
-    batches = batches_of(study, [source])[source.path]
+    batches, _ = tables_of_pyprof(study, [source])[source.id]
     if not batches.backward:
         study.note("not_recorded", source, what="attributed backward passes")
         return None
@@ -381,21 +380,120 @@ def _grouped(study: Study, source: Source, by: Sequence[str], sums: str, steps: 
     return frame.assign(run=source.id, steps=steps)[["run", *by, *_FIGURES]]
 
 
+# --- tables of PyProf ---------------------------------------------------------------------------------
+
+# The first step's forward pass has trials of autotuning; what PyProf could not assign it calls fprop.
+_BY_NAME = f"""
+select file_index::bigint as file, "Kernel" as kernel, "Direction" as direction,
+    coalesce("Idx" < $second[file_index::bigint + 1], false) as first,
+    coalesce("Idx" >= $attributed[file_index::bigint + 1] and "Sil(ns)" >= 0, false) as attributed,
+    coalesce("Op", '') in ('', 'na', '-') and not {pyprof.IS_LOADER} as unassigned,
+    sum("Sil(ns)") as ns, sum("FLOPs") as flops, sum("Bytes") as bytes,
+    sum("Sil(ns)") filter ("FLOPs" <> 0) as launched_ns
+from {pyprof.TABLES} group by all
+"""
+
+
+def tables_of_pyprof(
+    study: Study, sources: Iterable[Source]
+) -> dict[str, tuple[pyprof.TableBatches, pd.DataFrame]]:
+    """The steps of each table of PyProf's that can be read, and its launches by name; by the table's id.
+
+    They are read some at a time, and each for itself where one of them is damaged.
+    """
+
+    def read(some: Sequence[Source]) -> dict[str, tuple[pyprof.TableBatches, pd.DataFrame]]:
+        batches = pyprof.find_batches(study.connection, [one.path for one in some])
+        arguments = {
+            "paths": [str(one.path) for one in some],
+            "second": [next(iter(batches[one.path].starts[1:]), None) for one in some],
+            "attributed": [batches[one.path].attributed_from for one in some],
+        }
+        rows = study.connection.execute(_BY_NAME, arguments).df()
+        rows = rows.fillna(dict.fromkeys(("ns", "flops", "bytes", "launched_ns"), 0.0))  # of nothing
+        of = rows.pop("file")
+        return {one.id: (batches[one.path], rows[of == n].assign(run=one.id)) for n, one in enumerate(some)}
+
+    def alone(source: Source) -> dict[str, tuple[pyprof.TableBatches, pd.DataFrame]]:
+        with reading(source):
+            return read([source])
+
+    kept = study.kept("tables of PyProf")
+    known = {one.path: one for one in sources if one.kind == "pyprof"}
+    for paths in pyprof.in_portions([path for path, one in known.items() if one.id not in kept]):
+        some = [known[path] for path in paths]
+        try:
+            kept |= read(some)
+        except (duckdb.Error, OSError):
+            for _, value in study.each(some, alone):
+                kept |= value
+    return {one.id: kept[one.id] for one in known.values() if one.id in kept}
+
+
+def launches_by_name(study: Study, sources: Iterable[Source]) -> pd.DataFrame:
+    """The launches of PyProf tables by their names, as the reference counted them: all, also of warmup.
+
+    Returns:
+        Rows of a table, ``kernel`` and ``direction`` (as PyProf has it). Columns: ``run``; ``first``: of the
+        first forward pass; ``attributed``: of steps whose backward pass is; ``unassigned`` to an operator;
+        ``ns, flops, bytes``; ``launched_ns`` of launches with FLOPs.
+    """
+    flags = ["first", "attributed", "unassigned"]
+    names = ["kernel", "direction", *flags, "ns", "flops", "bytes", "launched_ns", "run"]
+    frames = [names_of_table for _, names_of_table in tables_of_pyprof(study, sources).values()]
+    return pd.concat(frames or [pd.DataFrame(columns=names)], ignore_index=True).astype(
+        dict.fromkeys(flags, bool)
+    )
+
+
+def table_sums(study: Study, sources: Iterable[Source]) -> pd.DataFrame:
+    """Sums of each PyProf table that can be read and has rows, and its batches.
+
+    Returns:
+        By run: ``ns, flops, bytes`` of all launches; ``launched_ns`` of those with FLOPs, ``named_ns`` of all
+        launches of such kernels; ``fprop_ns`` of what PyProf calls fprop, of it ``lost_ns`` that it could not
+        assign; ``fprop_flops, bprop_flops``, and ``first_flops`` of the first forward pass; ``forward``,
+        ``backward`` passes and ``starts`` of batches; ``fprop_per_batch, bprop_per_batch``: FLOPs (NaN: there
+        is no such pass).
+    """
+    names = launches_by_name(study, sources)
+    forward = names["direction"].eq("fprop")
+    with_flops = names.groupby(["run", "kernel"])["flops"].transform("sum") != 0
+    names = names.assign(
+        named_ns=names["ns"].where(with_flops, 0.0),
+        fprop_ns=names["ns"].where(forward, 0.0),
+        lost_ns=names["ns"].where(forward & names["unassigned"], 0.0),
+        fprop_flops=names["flops"].where(forward, 0.0),
+        bprop_flops=names["flops"].where(names["direction"].eq("bprop"), 0.0),
+        first_flops=names["flops"].where(forward & names["first"], 0.0),
+    ).drop(columns=["kernel", "direction", "first", "attributed", "unassigned"])
+    found = tables_of_pyprof(study, sources)
+    counts = {run: (of.forward, of.backward, len(of.starts)) for run, (of, _) in found.items()}
+    passes = pd.DataFrame.from_dict(counts, "index", columns=["forward", "backward", "starts"])
+    sums = names.groupby("run", sort=False).sum().join(passes)
+    return sums.assign(
+        fprop_per_batch=sums["fprop_flops"] / sums["forward"].mask(sums["forward"] == 0),
+        bprop_per_batch=sums["bprop_flops"] / sums["backward"].mask(sums["backward"] == 0),
+    )
+
+
 # --- costs of a step ----------------------------------------------------------------------------------
 
 
-def _classes_of_tables(study: Study, tables: Sequence[Source]) -> pd.DataFrame:
-    """:func:`kernel_sums` by class of PyProf tables, without their launches as rows (half of the time)."""
-    batches = batches_of(study, tables)
-    for table in tables:
-        if table.path in batches and not batches[table.path].backward:
-            study.note("not_recorded", table, what="attributed backward passes")
-    names = launches_by_name(study, tables, attributed=True)
-    backward = {table.id: batches[table.path].backward for table in tables if table.path in batches}
-    names["class"] = names["kernel"].map({name: classify(name) for name in names["kernel"].unique()})
+def _classes_of_pyprof(study: Study, sources: Iterable[Source]) -> pd.DataFrame:
+    """:func:`kernel_sums` by class of PyProf tables, without their launches as rows (a third of the time)."""
+    found = tables_of_pyprof(study, sources)
+    for one in sources:
+        if one.id in found and not found[one.id][0].backward:
+            study.note("not_recorded", one, what="attributed backward passes")
+    names = launches_by_name(study, sources)
+    names = names[names["attributed"]]
     loader = names["kernel"].str.startswith(("dali::", "nvjpeg::"))
-    names["direction"] = names["direction"].mask(loader.astype(bool), "loader")
-    return names.assign(steps=names["run"].map(backward)).rename(columns={"launched_ns": "counted_ns"})
+    return names.assign(**{
+        "class": names["kernel"].map({name: classify(name) for name in names["kernel"].unique()}),
+        "direction": names["direction"].mask(loader.astype(bool), "loader"),
+        "steps": names["run"].map({run: of.backward for run, (of, _) in found.items()}),
+    }).rename(columns={"launched_ns": "counted_ns"})  # fmt: skip
 
 
 COSTS = (
@@ -413,9 +511,8 @@ def costs(study: Study, sources: Sequence[Source]) -> pd.DataFrame:
         launch; ``counted_ns``: of launches with FLOPs; ``flops, bytes`` (0: not known); ``loader_ns,
         communication_ns, copy_ns``: the other classes.
     """
-    tables = [source for source in sources if source.kind == "pyprof"]
-    others = kernel_sums(study, [one for one in sources if one not in tables], ("class", "direction"))
-    sums = pd.concat([one for one in (others, _classes_of_tables(study, tables)) if len(one)] or [others])
+    others = kernel_sums(study, [one for one in sources if one.kind != "pyprof"], ("class", "direction"))
+    sums = pd.concat([one for one in (others, _classes_of_pyprof(study, sources)) if len(one)] or [others])
     kind = sums["class"]
     model = ~kind.isin(APART) & (sums["direction"] != "loader")
     communication, copies = kind.eq("communication"), kind.isin(("memcpy", "memset"))

@@ -29,7 +29,7 @@ class Measure:
     function: Callable[..., Answer]
     columns: output.Columns
 
-    def __call__(self, study: Study, *options: Any, **named: Any) -> Answer:
+    def __call__(self, study: Any, *options: Any, **named: Any) -> Answer:
         return self.function(study, *options, **named)
 
 

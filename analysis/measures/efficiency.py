@@ -7,10 +7,9 @@ import pandas as pd
 from analysis.display.metrics import Metric, fields, names_of
 from analysis.display.numbers import in_order
 from analysis.display.terminal import Answer
-from analysis.frames.kernel_sums import costs
+from analysis.frames.kernel_sums import costs, launches_by_name
 from analysis.frames.load import no_result
 from analysis.frames.measure import measure
-from analysis.frames.pyprof import launches_by_name
 from analysis.frames.study import Source, Study, Unusable
 from analysis.measures.peaks import bounds, published_bound
 from profiling.errors import UserError

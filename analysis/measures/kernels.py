@@ -21,10 +21,9 @@ from analysis.display.metrics import RUN, Metric, columns, filled, names_of, rec
 from analysis.display.numbers import digits, signed
 from analysis.display.terminal import Answer, Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
-from analysis.frames.kernel_sums import DEFAULT_BY, has_kernels, kernel_sums, query
+from analysis.frames.kernel_sums import DEFAULT_BY, has_kernels, kernel_sums, launches_by_name, query
 from analysis.frames.load import no_result
 from analysis.frames.measure import measure
-from analysis.frames.pyprof import DIRECTIONS, launches_by_name
 from analysis.frames.study import RECORDING, Source, Study
 from analysis.measures import anatomy, peaks
 from analysis.measures.efficiency import with_method
@@ -346,7 +345,7 @@ def _by_name(study: Study, direction: str | None) -> pd.DataFrame:
     source = _only(study)
     if source.kind != "pyprof":
         raise UserError(f"{study.path} is not a PyProf kernel table, which the published method needs")
-    if direction not in (None, *DIRECTIONS):
+    if direction not in (None, "fprop", "bprop"):
         raise UserError(f"PyProf has no direction {direction}; the published method has fprop and bprop")
     names = launches_by_name(study, [source])
     names = names[names["direction"] == direction] if direction else names

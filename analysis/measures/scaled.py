@@ -34,7 +34,7 @@ from analysis.frames.load import no_result
 from analysis.frames.measure import measure
 from analysis.frames.steps import STAGES
 from analysis.frames.study import Study
-from analysis.measures import loss, tau, traced, use
+from analysis.measures import loss, published, tau, traced, use
 from analysis.measures.batches import STAGES_SHOWN
 from analysis.measures.certainty import (
     sizes_without_result,
@@ -44,8 +44,6 @@ from analysis.measures.certainty import (
 )
 from analysis.measures.loss import BY_STAGES
 from analysis.measures.points import Point, Scaling, choose_scaling, points_of
-from analysis.published import reference
-from analysis.published.explain import explain as explained
 from analysis.statistics import estimates
 from jobs.run import Run
 from jobs.run_fields import APART, ID_FIELDS
@@ -86,9 +84,9 @@ COLUMNS = {
         *METRICS,
         *use.METRICS,
     ),
-    "PyProf tables (they hold no step durations):": reference.METRICS,
+    "PyProf tables (they hold no step durations):": published.METRICS,
     "Published method, for TAU tables and for our own runs, by whole wall time:": tau.METRICS,
-    "Published method, for PyProf tables of configurations that TAU timed too:": reference.SCALED_METRICS,
+    "Published method, for PyProf tables of configurations that TAU timed too:": published.SCALED_METRICS,
     **traced.COLUMNS,
 }
 # Ends of other intervals are details.
@@ -133,7 +131,7 @@ def scaled(
     frame = configurations(study, method, group_by, scaling)
     notes: list[str] = []
     if explain:
-        notes = explained(study, of_runs(study, (), scaling))
+        notes = published.explain(study, of_runs(study, (), scaling))
     rows = records(frame)
     for finding in unexplained(rows):
         study.log.add(finding)
@@ -158,9 +156,9 @@ def configurations(
         if method == "corrected" and study.of_kind("run"):
             found.append(of_runs(study, group_by, scaling))
         if method == "corrected" and study.of_kind("pyprof"):
-            found.append(reference.of_tables(study, group_by))
+            found.append(published.of_tables(study, group_by))
         if method == "published":
-            rows = [tau.tau_rows(study), pd.DataFrame(reference.scaled_rows(study), dtype=object)]
+            rows = [tau.tau_rows(study), published.scaled_by_tau(study)]
             rows += [tau.run_rows(study)] if study.of_kind("run") else []
             known = pd.concat([one for one in rows if len(one)] or rows, ignore_index=True)
             found.append(tau.grouped(known, group_by).astype(object))
@@ -178,9 +176,9 @@ def configurations(
 # A column that rows of one kind alone have, and the columns of this kind.
 _KINDS = {
     "scaling": (*METRICS, *use.METRICS),
-    "tables": reference.METRICS,
+    "tables": published.METRICS,
     "application_s": tau.METRICS,
-    "step_duration_s": reference.SCALED_METRICS,
+    "step_duration_s": published.SCALED_METRICS,
 }
 
 
@@ -407,9 +405,9 @@ _SHARES = (
     "bandwidth_efficiency_of_step", "mfu",
 )  # fmt: skip
 _OF_FILES = (
-    ("PyProf kernel tables, corrected method", "tables", reference.METRICS[1:]),
+    ("PyProf kernel tables, corrected method", "tables", published.METRICS[1:]),
     ("Published method", "application_s", tau.METRICS),
-    ("Published method, PyProf tables timed by TAU", "step_duration_s", reference.SCALED_METRICS),
+    ("Published method, PyProf tables timed by TAU", "step_duration_s", published.SCALED_METRICS),
 )
 
 

@@ -115,22 +115,15 @@ def load(path: Path, own_peaks: Path | None = None) -> list[Result]:
     folders = [path] if is_study(path) else [folder for folder in inside if is_study(folder)]
     if not folders:
         raise UserError(f"{path} holds no study; run one, e.g. python -m train.studies.layers")
-    return [
-        Result(
-            folder,
-            store.read_record(folder / store.MANIFEST, StudyManifest),
-            *(
-                tables.read(folder, name).to_pandas().astype({"case": str, "device": str})
-                for name in ("durations", "quantities")
-            ),
-            own_peaks,
+    results = []
+    for folder in folders:
+        manifest = store.read_record(folder / store.MANIFEST, StudyManifest)
+        durations, quantities = (
+            tables.read(folder, name).to_pandas().astype({"case": str, "device": str})
+            for name in ("durations", "quantities")
         )
-        for folder in folders
-    ]
-
-
-def timing(manifest: StudyManifest) -> str:
-    return f"Medians [intervals] over {manifest.repetitions} repetitions after {manifest.warmup} of warmup."
+        results.append(Result(folder, manifest, durations, quantities, own_peaks))
+    return results
 
 
 # --- columns ------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from analysis.display.terminal import Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.study import Source
 from analysis.measures import anatomy, scaled, traced
-from analysis.published.explain import explain
+from analysis.measures.published import explain
 from analysis.report.base import (
     NAMES,
     Content,

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.display.metrics import records
+from analysis.frames.kernel_sums import tables_of_pyprof
 from analysis.frames.load import load
-from analysis.frames.pyprof import batches_of
 from analysis.measures import kernels, peaks
 from analysis.measures.kernels import figures
 from analysis.measures.peaks import Bound
@@ -274,7 +274,7 @@ def pyprof_tables(folder: Path) -> Path:
 
 def test_launches_that_are_out_of_order_are_put_into_it(tmp_path: Path) -> None:
     study = load(pyprof_tables(tmp_path))
-    one, two = batches_of(study, study.sources).values()
+    (one, _), (two, _) = tables_of_pyprof(study, study.sources).values()
     assert one == two and (one.forward, one.backward, one.starts) == (2, 2, (0, 4))
     first, second = (records(figures(study, [source]).drop(columns="run")) for source in study.sources)
     assert first == second
