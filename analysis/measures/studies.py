@@ -126,6 +126,10 @@ def load(path: Path, own_peaks: Path | None = None) -> list[Result]:
     return results
 
 
+def timing(manifest: StudyManifest) -> str:
+    return f"Medians [intervals] over {manifest.repetitions} repetitions after {manifest.warmup} of warmup."
+
+
 # --- columns ------------------------------------------------------------------------------------------
 
 _MIB, _GIGA = 1 << 20, 1e9
