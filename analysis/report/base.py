@@ -126,6 +126,8 @@ def _cell(column: Metric, row: Mapping[str, Any]) -> Cell:
     text, value = column.printed(row), plain(row.get(column.name))
     if column.text:
         return Cell(text, wide=len(text) > 40)
+    # An interval stays in one line.
+    text = text.replace(", ", ",\u00a0")
     return Cell(text, value if isinstance(value, int | float) else "", numeric=True)
 
 

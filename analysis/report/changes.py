@@ -43,7 +43,7 @@ def build(a: Study, b: Study, across: Sequence[str] = ()) -> Page:
     answer = compared(a, b, across)
     if not answer.tables:
         raise UserError(_SAME.format(what="traces" if of_traces else "runs"))
-    sections = [_change(answer, of_traces), *([] if of_traces else _scaling(a, b, names))]
+    sections = [_change(answer, b), *([] if of_traces else _scaling(a, b, names))]
     a.log.join(b.log, a.path.resolve() == b.path.resolve())
     folders = [a.path, b.path]
     return Page(
@@ -67,12 +67,12 @@ def names_of(a: Path, b: Path) -> tuple[str, str]:
     return f"A: {named[0]}", f"B: {named[1]}"
 
 
-def _change(answer: Answer, of_traces: bool) -> Section:
+def _change(answer: Answer, b: Study) -> Section:
     """The change of each configuration's step as bars, of traces that of each part; and the rows of both."""
     rows = pd.DataFrame(answer.rows)
-    bars = _parts(rows) if of_traces else _steps(rows)
+    bars = _parts(rows) if b.only_traces else _steps(rows, b)
     bars = bars.assign(facts=pd.Series([{}] * len(bars), bars.index, dtype=object))
-    if of_traces:
+    if b.only_traces:
         figure = plots.growth(bars, "Parts of a step, B minus A")
     else:
         figure = plots.changes(bars, _COLOURS, "Step, B relative to A", SHOWN)
@@ -81,11 +81,16 @@ def _change(answer: Answer, of_traces: bool) -> Section:
     return Section("change", "What changed?", "", charts, views)
 
 
-def _steps(rows: pd.DataFrame) -> pd.DataFrame:
+def _steps(rows: pd.DataFrame, b: Study) -> pd.DataFrame:
     """A bar a configuration; of too many those that changed most."""
     steps = rows[rows["kind"] == "step"]
-    named = records(steps)
-    bars = steps.assign(configuration=labels_of(named, varied(named)), judged=steps["verdict"])
+    # A size that all have is no column.
+    sizes = {name: {source.fields[name] for source in b.of_kind("run")} for name in ("nodes", "gpus_per_node")}
+    known = {name: steps.get(name, of.pop() if len(of) == 1 else None) for name, of in sizes.items()}
+    named = records(steps.assign(**known).astype(dict.fromkeys(sizes, float)))
+    unit = "rank" if b.on_cpus else "GPU"
+    labels = labels_of(named, dict.fromkeys(["nodes", *varied(named)]), unit)
+    bars = steps.assign(configuration=labels, judged=steps["verdict"])
     bars = bars.sort_values("effect_pct", kind="stable")
     half = MOST_BARS // 2
     return bars if len(bars) <= MOST_BARS else pd.concat([bars.head(half), bars.tail(half)])

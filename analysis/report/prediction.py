@@ -98,7 +98,7 @@ def _points(
     best = of[of["gain_pct"] > 0].groupby("what_if")["gain_pct"].max().nlargest(_MOST_WHAT_IFS)
     of = of[of["what_if"].isin(["", *best.index])]
     words = of["what_if"].str.partition("=")[0].map(_WHAT_IFS).fillna(of["what_if"])
-    labels = ("simulated: " + words).where(of["what_if"] != "", of["predicted_by"].map(_NAMES))
+    labels = ("with " + words).where(of["what_if"] != "", of["predicted_by"].map(_NAMES))
     columns = ["world_size", "images_per_s", "images_per_s_low", "images_per_s_high"]
     frames = [
         one[columns].astype(float).assign(label=one["label"]) for one in (measured, of.assign(label=labels))

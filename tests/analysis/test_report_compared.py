@@ -30,6 +30,7 @@ def test_the_page_has_the_verdict_the_rows_and_a_bar_for_each_configuration(fold
     (bars,) = change.charts
     drawn = sorted(x for trace in bars.figure["data"] for x in trace["x"])
     assert drawn[0] == pytest.approx(-20.0, abs=1.0) and drawn[1] == pytest.approx(0.0, abs=1.0)
+    assert {name for trace in bars.figure["data"] for name in trace["y"]} == {"1 GPU", "2 GPUs"}
     assert len(change.tables[0].rows) >= 3
     lines = {trace.get("name") for chart in scaling.charts for trace in chart.figure["data"]}
     assert {"A: before", "B: after"} <= lines
@@ -55,6 +56,15 @@ def test_the_page_in_a_browser(browser, folders, tmp_path):
     watched.see_all()
     assert watched.messages == [] and violations(watched.page) == []
     assert watched.page.locator(".plot-container").count() == 3
+    # Lines have their names beside them where there is room, instead of a legend.
+    names, legends = "#chart-changed-images_per_s .annotation text", "#chart-changed-images_per_s .legend"
+    texts = watched.page.locator(names).all_text_contents()
+    assert {text[2:] for text in texts} == {"A: before", "B: after"}
+    assert watched.page.locator(legends).count() == 0
+    watched.page.set_viewport_size({"width": 400, "height": 900})
+    watched.settled()
+    watched.see_all()
+    assert (watched.page.locator(names).count(), watched.page.locator(legends).count()) == (0, 1)
     watched.page.close()
 
 

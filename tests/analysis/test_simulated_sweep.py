@@ -254,7 +254,7 @@ def test_the_report_shows_what_was_measured_predicted_and_changed(tmp_path):
     lines = {trace["name"]: trace for trace in section.charts[0].figure["data"]}
     assert lines["measured"]["x"] == [1, 2] and lines["simulated"]["x"] == [4, 8]
     # Two rates do not tell eight ranks.
-    assert lines["curve"]["x"] == [4] and lines["simulated: links of twice the bandwidth"]["x"] == [2, 4, 8]
+    assert lines["curve"]["x"] == [4] and lines["with links of twice the bandwidth"]["x"] == [2, 4, 8]
     assert lines["simulated"]["y"][1] == pytest.approx(8 * 32 / step_ms(8) * 1e3, rel=1e-3)
     assert len(section.tables[0].rows) == 1 + 5 + 2 * (1 + 5)
 

@@ -135,7 +135,7 @@ const SIGN = 46; // the width of an entry's sign and of the gaps around its name
 const LETTER = 6.6;
 const PANEL_TITLE = 22;
 const SECOND_LINE = 16; // of panels' titles
-const ON_PAPER = 240; // pixels
+const ON_PAPER = 205; // pixels
 const MOST_LEGEND = 0.2; // of a chart's height
 const NARROW = 600; // pixels
 const MOST_LABELS = 0.4; // of its width, beside bars
@@ -216,6 +216,52 @@ function withLegends(unlabelled, data, width) {
   return fitted;
 }
 
+// --- names beside lines -------------------------------------------------------------------------------
+
+const SYMBOLS = {
+  circle: "●", square: "■", diamond: "◆", "triangle-up": "▲", cross: "✚", x: "✖", star: "★", hexagon: "⬢",
+};
+const LINE_OF_TEXT = 15;
+const MOST_NAME = 0.35; // of a chart's width
+
+const longestName = (lines) => Math.max(...lines.map((line) => line.name.length)) + 2;
+
+// The lines that have their names beside them instead of in a legend: of one panel that is wide enough.
+function namedLines(data, layout, width) {
+  const lines = data.filter((trace) => trace.showlegend !== false && trace.mode === "lines+markers");
+  const others = data.filter((trace) => trace.showlegend !== false && trace.mode !== "lines+markers");
+  if (lines.length === 0 || others.length > 0 || layout.xaxis2 || width <= NARROW) return [];
+  return LETTER * longestName(lines) < MOST_NAME * width ? lines : [];
+}
+
+// The names at the right ends of lines, one below the other where these are close; those of lines that end
+// before the others stand below their end.
+function namesBeside(lines, layout) {
+  const at = (value, axis) => (axis.type === "log" ? Math.log10(value) : value);
+  const [low, high] = layout.yaxis.range;
+  const height = layout.height - layout.margin.t - layout.margin.b;
+  const ends = lines.map((line) => {
+    const last = line.y.findLastIndex((value) => value !== null);
+    const [x, y] = [at(line.x[last], layout.xaxis), at(line.y[last], layout.yaxis)];
+    return { line, x, y, place: (height * (high - y)) / (high - low) };
+  });
+  const right = Math.max(...ends.map((end) => end.x));
+  const beside = ends.filter((end) => end.x === right).sort((a, b) => a.place - b.place);
+  let lowest = -Infinity;
+  const shifts = new Map();
+  for (const end of beside) {
+    lowest = Math.max(lowest + LINE_OF_TEXT, end.place);
+    shifts.set(end, lowest);
+  }
+  const beyond = Math.max(0, lowest - height); // they may not leave the chart below
+  return ends.map((end) => ({
+    text: `<span style="color: ${end.line.line.color}">${SYMBOLS[end.line.marker.symbol]}</span> ${end.line.name}`,
+    x: end.x, y: end.y, showarrow: false, xanchor: "left", xshift: 8,
+    yanchor: shifts.has(end) ? "middle" : "top",
+    yshift: shifts.has(end) ? end.place - shifts.get(end) + beyond : -8,
+  }));
+}
+
 // On a narrow screen ticks have their first line alone: the second would lie on its neighbours.
 function withTicks(layout, width) {
   if (width > NARROW) return layout;
@@ -265,10 +311,18 @@ function nothingLeft(layout) {
 // Args: width: in pixels; by default that of the element.
 function drawChart(element, filters, width = element.clientWidth) {
   const figure = figureOf(element);
-  const { data, layout: panels } = withoutEmptyPanels(visibleData(figure.data, filters), figure.layout);
+  const { data: left, layout: panels } = withoutEmptyPanels(visibleData(figure.data, filters), figure.layout);
+  const lines = namedLines(left, panels, width);
+  const data = lines.length > 0 ? left.map((trace) => ({ ...trace, showlegend: false })) : left;
   const layout = data.length > 0 ? withLegends(panels, data, width) : nothingLeft(figure.layout);
+  if (lines.length > 0) layout.margin.r += LETTER * longestName(lines);
   element.style.height = `${layout.height}px`;
-  Plotly.react(element, data, { ...themed(layout), width }, { displayModeBar: false });
+  const drawn = { ...themed(layout), width };
+  Plotly.react(element, data, drawn, { displayModeBar: false });
+  if (lines.length === 0) return;
+  // Where lines end is known only now: plotly has chosen what the axes show, and would make room for the names.
+  const annotations = namesBeside(lines, element.layout);
+  Plotly.relayout(element, { annotations, "xaxis.autorange": false, "yaxis.autorange": false });
 }
 
 function saveChart(button) {
