@@ -5,18 +5,17 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import pandas as pd
-import pyarrow.compute as pc
 
 from analysis.display.metrics import NODE, RANK, Metric, fields
 from analysis.display.numbers import digits, in_order
 from analysis.display.terminal import Answer
 from analysis.frames.measure import measure
-from analysis.frames.study import Source, Study
+from analysis.frames.steps import Series, series_of
+from analysis.frames.study import Study
 from analysis.measures.points import OWN_RUNS, POINT_FIELDS, PROFILED, UNPROFILED
 from jobs import store
 from jobs.run_fields import FACTOR, ID_FIELDS, attempted
 from jobs.store import NOT_ENDED, Manifest
-from profiling import tables
 from profiling.errors import UserError
 
 _METERED = (
@@ -50,6 +49,10 @@ METRICS = (
     Metric("processors_w", "mean power of the processors of a node", "CPU W\nper node"),
     Metric("energy_note", "reason why an energy is missing", text=True, table=False),
     *_START,
+    Metric("node_hours_per_million_images", "node-hours of 1e6 images, at the images/s of its steady steps",
+           "node-hours/\n1e6 images"),
+    Metric("kwh_per_million_images", "energy of GPUs and processors for 1e6 images, as far as it is metered",
+           "kWh/\n1e6 images"),
     Metric("node_hours", "nodes x wall time of the runs used", "node\nhours"),
     Metric("failed_node_hours", "nodes x wall time of failed runs", "node hours\nfailed"),
 )  # fmt: skip
@@ -141,7 +144,8 @@ def ranks(study: Study) -> pd.DataFrame:
     """A row a rank of each run that counts: what it reported of itself; a study makes them once.
 
     Columns: ``path`` and ``profile`` of its run, ``rank``, ``local_rank``, ``node``, ``gpus`` that it drove,
-    the figures of :data:`_OF_RANK`, ``first_step_s`` and ``notes``: why an energy is missing.
+    the figures of :data:`_OF_RANK`, ``first_step_s``, the ``images_per_s`` of its run, and ``notes``: why an
+    energy is missing.
     """
     kept: dict[str, pd.DataFrame] = study.kept("frames")
     if "reports of ranks" not in kept:
@@ -150,31 +154,28 @@ def ranks(study: Study) -> pd.DataFrame:
                 "path": source.path.resolve(), "profile": source.fields["profile"], "rank": report.rank,
                 "local_rank": report.local_rank, "node": report.hostname, "gpus": source.gpus_per_rank,
                 **{name: getattr(report, of) for name, (of, _) in _OF_RANK.items()},
-                "first_step_s": _first_step_s(study, source, report.rank),
+                "first_step_s": series.rank_ns[report.rank, 0] / 1e9 if series else None,
+                "images_per_s": _rate(series) if series else None,
                 "notes": [*report.unmetered, *([] if report.metered_s else [why])],
             }
             for source in study.of_kind("run")
+            for series in [study.use(source, lambda source: series_of(study, source))]
             for why in [_OWN_PROGRAM if source.fields.get("program") else _OLD]
             for report in (source.manifest.ranks if source.manifest else [])
         ]  # fmt: skip
-        names = ["path", "profile", "rank", "local_rank", "node", "gpus", *_OF_RANK, "first_step_s", "notes"]
+        of_series = ["first_step_s", "images_per_s"]
+        names = ["path", "profile", "rank", "local_rank", "node", "gpus", *_OF_RANK, *of_series, "notes"]
         frame = pd.DataFrame(rows, columns=names)
-        numbers = frame[[*_OF_RANK, "first_step_s"]].astype(float)
+        numbers = frame[[*_OF_RANK, *of_series]].astype(float)
         numbers[list(_OF_RANK)] /= [unit for _, unit in _OF_RANK.values()]
         numbers["memory_gb"] = numbers["memory_gb"].where(numbers["memory_gb"] > 0)  # else not recorded
         kept["reports of ranks"] = frame.assign(**numbers)
     return kept["reports of ranks"]
 
 
-def _first_step_s(study: Study, source: Source, rank: int) -> float | None:
-    try:
-        names = ["batch_index", "start_ns", "end_ns"]
-        steps = tables.read(tables.rank_directory(source.path, rank), "batches", names)
-    except UserError:
-        study.note("not_recorded", source, rank=rank, what="first step")
-        return None
-    first = steps.filter(pc.field("batch_index") == 0).to_pylist()
-    return (first[0]["end_ns"] - first[0]["start_ns"]) / 1e9 if first else None
+def _rate(series: Series) -> float:
+    """Images/s of the steady steps of a run."""
+    return 1e9 * float(series.images[series.steady].mean() / series.pace_ns.mean())
 
 
 # --- figures ----------------------------------------------------------------------------------------------
@@ -189,16 +190,22 @@ def _of_configurations(runs: pd.DataFrame, of_ranks: pd.DataFrame) -> pd.DataFra
     # The meters of a node's processors are read by one of its ranks.
     meters = of_ranks[of_ranks["local_rank"] == 0].groupby(key)
     hours = runs["node_hours"].groupby([runs[key], runs["counts"]]).sum().unstack(fill_value=0)
+    images_per_s = of_ranks.drop_duplicates("path").groupby(key)["images_per_s"].median()
+    metered = _metered(of_ranks, [key])
+    of_processors = _over(meters["processors_j"], groups["images"])
+    j_per_image = pd.concat([metered["device_j_per_image"], of_processors], axis=1).sum(axis=1, min_count=1)
     return pd.DataFrame({
         "runs": runs.groupby(key)["counts"].sum(),
         "kind_of_runs": groups["profile"].agg(_kind),
-        **_metered(of_ranks, [key]),
+        **metered,
         "memory_rank": by_memory.groupby(key)["rank"].first().astype("Int64"),
         "least_memory_gb": groups["memory_gb"].min(),
-        "processors_j_per_image": _over(meters["processors_j"], groups["images"]),
+        "processors_j_per_image": of_processors,
         "processors_w": _over(meters["processors_j"], meters["metered_s"]),
         "energy_note": groups["notes"].agg(lambda notes: "; ".join(dict.fromkeys(notes.explode().dropna()))),
         **by_run.groupby(key).median(),
+        "node_hours_per_million_images": 1e6 / 3600 * runs.groupby(key)["nodes"].first() / images_per_s,
+        "kwh_per_million_images": j_per_image / 3.6,
         "node_hours": hours.get(True, 0.0),
         "failed_node_hours": hours.get(False, 0.0),
     })  # fmt: skip

@@ -85,7 +85,9 @@ def _steps(rows: pd.DataFrame, b: Study) -> pd.DataFrame:
     """A bar a configuration; of too many those that changed most."""
     steps = rows[rows["kind"] == "step"]
     # A size that all have is no column.
-    sizes = {name: {source.fields[name] for source in b.of_kind("run")} for name in ("nodes", "gpus_per_node")}
+    sizes = {
+        name: {source.fields[name] for source in b.of_kind("run")} for name in ("nodes", "gpus_per_node")
+    }
     known = {name: steps.get(name, of.pop() if len(of) == 1 else None) for name, of in sizes.items()}
     named = records(steps.assign(**known).astype(dict.fromkeys(sizes, float)))
     unit = "rank" if b.on_cpus else "GPU"

@@ -69,6 +69,10 @@ def test_planted_costs_are_found(sweep):
     assert row["startup_s"] == 6.0  # the slowest rank's; the median of two runs
     assert 0.4 < row["first_step_s"] < 0.6  # 125 ms, four times as long at the head
     assert row["node_hours"] == pytest.approx(runs * 2 * 0.5 + 2 * 1.0)
+    # 128 images in each step of 125 ms, on two nodes.
+    assert row["node_hours_per_million_images"] == pytest.approx(2 * 1e6 / (128 / 0.125) / 3600, rel=0.02)
+    assert row["kwh_per_million_images"] == pytest.approx((4 * 2560 + 2560) / images / 3.6)
+    assert failed["node_hours_per_million_images"] is failed["kwh_per_million_images"] is None
     assert (failed["runs"], failed["node_hours"], failed["failed_node_hours"]) == (0, 0, 0.25)
     assert row["energy_note"] == "" and failed["memory_gb"] is None
 
@@ -115,8 +119,8 @@ def test_an_unfinished_run_and_a_lost_table_are_told(sweep):
     first.write_bytes(b"PAR1")
     study = load(sweep)
     expense.expense(study)
-    unknown = [(one.run, one.rank) for one in study.findings if one.code == "not_recorded"]
-    assert unknown == [(killed.name, None), (first.parents[1].name, 1)]
+    assert [one.run for one in study.findings if one.code == "not_recorded"] == [killed.name]
+    assert [one.point for one in study.failed if one.kind == "unusable"] == [first.parents[1].name]
 
 
 def test_an_attempt_that_failed_costs_what_it_costs_while_the_next_one_is_under_way(sweep):
