@@ -331,7 +331,7 @@ def foremost(frame: pd.DataFrame) -> Any:
 
 
 def verdict(frame: pd.DataFrame) -> list[Finding]:
-    """A finding for each straggler; else one that none was found, in how many of the runs."""
+    """A finding for each straggler; else one that none was found, in how many runs, or why that is unknown."""
     named = frame[frame["verdict"] == STRAGGLER]
     unclear = frame["verdict"].isin((TOO_FEW, CLOCK))
     if named.empty:
@@ -343,6 +343,9 @@ def verdict(frame: pd.DataFrame) -> list[Finding]:
             steps = int(few["steady_steps"].max())
             reason = TOO_FEW if steps < _FEWEST_STEPS else "lateness varies too much between steps"
             data |= {"reason": reason, "steps": steps}
+            return [Finding("stragglers_unknown", data=data)]
+        if not (frame["told_by"] == BY_COLLECTIVES).any():  # stages do not show a slow backward pass
+            data |= {"reason": "slow backward passes show in profiled runs alone (--profile torch)"}
             return [Finding("stragglers_unknown", data=data)]
         return [Finding("no_stragglers", data=data)]
     known = frame[~unclear]
