@@ -3,14 +3,17 @@
     python -m analysis.activities PATH                  a run, a sweep, a folder of tables, a profiler's file
     python -m analysis.activities PATH --by rank        one summary per rank; also step
     python -m analysis.activities PATH --shares         shares of communication and copies, by GPUs and batch
+    python -m analysis.activities LOGS --shares         the same of a folder of nvprof's logs
     python -m analysis.activities PATH --shares --chart FILE.html    as a chart, one line per number of GPUs
 
 All recorded launches are counted, as in nvprof's summary, including those of warmup; analysis.kernels leaves
 warmup out. With --shares, PATH may be a CSV table of the first rows of printed summaries
-(gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel); its percentages are used as printed.
+(gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel); its percentages are used as printed. Of logs,
+GPUs and batch are what their command lines (-b 16) or paths (4gpus/b16.txt) say, or --field.
 """
 
 import argparse
+import re
 from pathlib import Path
 
 from analysis.display import output
@@ -22,12 +25,34 @@ from profiling.errors import UserError, run_command
 
 
 def _load(arguments: argparse.Namespace) -> Study:
-    """A file, or a folder with tables of one, is a study of nothing: it is read as it is."""
+    """A file, a folder with its tables, or of nvprof's logs, is a study of nothing: it is read as it is."""
     path = arguments.path
     if arguments.chart and not arguments.shares:
         raise UserError("--chart draws shares: add --shares")
-    of_one = path.is_file() or any((path / f"{name}.parquet").exists() for name in ("kernels", "intervals"))
-    return Study(path) if of_one else load(path, arguments.peaks)
+    if path.is_file() or any((path / f"{name}.parquet").exists() for name in ("kernels", "intervals")):
+        return Study(path)
+    try:
+        return load(path, arguments.peaks)
+    except UserError:
+        from analysis.measures.activities import logs_in
+
+        if not path.is_dir() or not logs_in(path):
+            raise
+        return Study(path)
+
+
+def _field(given: list[str] | None, _: Study) -> dict[str, str]:
+    """``["gpus=RE"]`` as ``{"world_size": "RE"}``."""
+    fields = {"gpus": "world_size", "batch": "batch"}
+    patterns = {}
+    for name, _, pattern in (one.partition("=") for one in given or ()):
+        try:
+            if name not in fields or not re.compile(pattern).groups:
+                raise UserError("--field needs gpus=REGEX or batch=REGEX, with the number in parentheses")
+        except re.error as error:
+            raise UserError(f"--field {name}={pattern} is no regular expression: {error}") from None
+        patterns[fields[name]] = pattern
+    return patterns
 
 
 def _draw(answer: Answer, arguments: argparse.Namespace) -> None:
@@ -44,6 +69,10 @@ main = Command(
     __doc__,
     levels("rank", "step"),
     flag("--shares", action="store_true", help="shares of communication and copies, by GPUs and batch size"),
+    flag(
+        "--field", _field, action="append", metavar="NAME=REGEX",
+        help="of nvprof's logs: where the command line or the path says gpus, batch, e.g. gpus='node_(\\d+)'",
+    ),
     top("rows of each type [all; table: 25]"),
     flag(
         "--chart", of_study=True, type=Path, metavar="FILE",

@@ -1,7 +1,8 @@
 """Summary of GPU activities, and their shares, from tables of kernels or printed summaries."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import duckdb
@@ -18,7 +19,9 @@ from analysis.frames.study import NOT_OF_POINT, Source, Study, reading
 from profiling import database, tables, tools
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError
+from profiling.readers.chunks import read_head
 from profiling.readers.printed import DURATION, ON_DEVICE
+from profiling.traces.units import files_of
 
 GPU, CPU, CALLS, RANGES = "GPU activities", "CPU operators", "API calls", "ranges"
 _TYPES = (GPU, CPU, CALLS, RANGES)
@@ -225,13 +228,70 @@ def fields_of(study: Study) -> pd.DataFrame:
     return pd.DataFrame(known, dtype=object).T
 
 
+# What the command line in a log, or else its path, says of its run.
+_OF_LOG = {
+    "world_size": r"(?i)(?:gpus|n(?:um[-_])?gpu|nproc[-_]per[-_]node)[ =_-]?(\d+)(?![\d,])|(\d+)[ _-]?gpus?",
+    "batch": r"(?i)(?:(?<!\S)-b|batch(?:[-_]?size)?|(?<![a-z\d])bs?)[ =_-]?(\d+)",
+}
+
+
+def logs_in(folder: Path) -> list[Path]:
+    """The texts that nvprof printed in a folder without results."""
+    found = []
+    for file in files_of([folder]):
+        with suppress(UserError):
+            if tools.recognise(file) == "nvprof" and tools.tool("nvprof").facts(file) is None:
+                found.append(file)
+    return found
+
+
+def fields_of_logs(study: Study, runs: Sequence[str], patterns: Mapping[str, str]) -> pd.DataFrame:
+    """Number of GPUs and batch size of logs, by their names, as far as they are known.
+
+    Args:
+        patterns: field -> regular expression with a group, instead of :data:`_OF_LOG`'s.
+    """
+    fields: dict[str, dict[str, int]] = {}
+    for run in runs:
+        command = re.search(r"command: (.*)", read_head(_log(study, run)).decode("utf-8", "replace"))
+        texts = [*([command[1]] if command else []), run]
+        matches = {
+            name: next((match for text in texts if (match := re.search(pattern, text))), None)
+            for name, pattern in (_OF_LOG | dict(patterns)).items()
+        }
+        given = {name: "".join(filter(None, match.groups())) for name, match in matches.items() if match}
+        fields[run] = {name: int(value) for name, value in given.items() if value.isdecimal()}
+        for name in matches.keys() - fields[run].keys():
+            study.log.note("not_recorded", run, what=name)
+    return pd.DataFrame(fields, dtype=object).T
+
+
+def _log(study: Study, run: str) -> Path:
+    return study.path if study.path.is_file() else study.path / run
+
+
 def of_path(study: Study, by: Sequence[str] = ()) -> pd.DataFrame:
-    """The activities of a profiler's file, or of a folder with tables of one.
+    """The activities of a profiler's file, of a folder with tables of one, or of a folder of nvprof's logs.
 
     Raises:
         UserError: it holds none.
     """
     path = study.path
+    if path.is_file() or any(tables.table_path(path, name).exists() for name in ("kernels", "intervals")):
+        return _of_file(study, path, by).assign(run=path.name)
+    each = []
+    for log in logs_in(path):
+        name = str(log.relative_to(path))
+        try:
+            each.append(_of_file(study, log, by).assign(run=name))
+        except UserError:  # metrics, or a trace of calls
+            study.log.note("parts_unread", what=[name])
+    if not each:
+        raise UserError(f"{path} holds no summary of GPU activities")
+    return pd.concat(each, ignore_index=True)
+
+
+def _of_file(study: Study, path: Path, by: Sequence[str]) -> pd.DataFrame:
     if path.is_file():
         converted = tools.read(path)
         found: dict[str, pa.Table] = dict(converted.tables)
@@ -247,16 +307,23 @@ def of_path(study: Study, by: Sequence[str] = ()) -> pd.DataFrame:
     if rows.empty:
         why = "".join(f"; {note}" for note in study.notes()[:1])
         raise UserError(f"{path} holds no GPU activities and no timed operators{why}")
-    return rows.assign(run=path.name)
+    return rows
 
 
 @measure(COLUMNS)
-def activities(study: Study, by: Sequence[str] = (), shares: bool = False, top: int | None = None) -> Answer:
+def activities(
+    study: Study,
+    by: Sequence[str] = (),
+    shares: bool = False,
+    field: Mapping[str, str] | None = None,
+    top: int | None = None,
+) -> Answer:
     """The activities of each run, or of a file, as nvprof prints them; or their shares.
 
     Args:
         by: rows for each rank, step.
         shares: of communication and copies, by number of GPUs and batch size.
+        field: of logs, see :func:`fields_of_logs`.
         top: so many rows of each type.
 
     Raises:
@@ -266,7 +333,9 @@ def activities(study: Study, by: Sequence[str] = (), shares: bool = False, top: 
     if printed is None:
         rows = activities_of(study, by) if study.loaded else of_path(study, by)
         if shares:
-            printed = shares_of(rows, fields_of(study).reindex(rows["run"].unique()))
+            runs = rows["run"].unique()
+            known = fields_of(study) if study.loaded else fields_of_logs(study, runs, field or {})
+            printed = shares_of(rows, known.reindex(runs))
     if printed is not None:
         return Answer(printed, SHARES, title="Share of GPU activity time", caption=_CAPTION)
     levels = [LEVELS[name] for name in by]

@@ -331,7 +331,7 @@ def foremost(frame: pd.DataFrame) -> Any:
 
 
 def verdict(frame: pd.DataFrame) -> list[Finding]:
-    """A finding for each straggler; else one that none was found, in how many runs, or why that is unknown."""
+    """A finding for each straggler; else that none was found, in how many runs, or why that is unknown."""
     named = frame[frame["verdict"] == STRAGGLER]
     unclear = frame["verdict"].isin((TOO_FEW, CLOCK))
     if named.empty:
