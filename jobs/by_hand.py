@@ -278,20 +278,14 @@ class Recorder:
     """
 
     def __init__(self, study: str, settings: Mapping[str, Any], directory: Path) -> None:
-        def plain(value: Any) -> Any:
-            if isinstance(value, list):
-                return [str(item) for item in value]
-            return value if value is None or isinstance(value, str | int | float | bool) else str(value)
-
-        self.study, self.directory = study, directory
+        self.study, self.settings, self.directory = study, settings, directory
         self.findings: list[Finding] = []
-        self._settings = {name: plain(value) for name, value in settings.items()}
         self._started = datetime.now(UTC)
-        self._rows: dict[str, list[tuple]] = {"durations": [], "quantities": []}
+        self.rows: dict[str, list[tuple]] = {"durations": [], "quantities": []}
 
     def quantity(self, case: str, device: str, quantity: str, value: float | None, note: str = "") -> None:
         """A figure of a case; of one that could not be had, None and why."""
-        self._rows["quantities"].append(
+        self.rows["quantities"].append(
             (case, device, quantity, None if value is None else float(value), note)
         )
 
@@ -300,7 +294,7 @@ class Recorder:
     ) -> None:
         """The durations of a case's stages, in ns in the order of repetitions, and figures by their names."""
         for stage, durations in durations_ns.items():
-            self._rows["durations"] += [(case, device, stage, n, int(ns)) for n, ns in enumerate(durations)]
+            self.rows["durations"] += [(case, device, stage, n, int(ns)) for n, ns in enumerate(durations)]
         for name, value in figures.items():
             self.quantity(case, device, name, value)
 
@@ -311,16 +305,22 @@ class Recorder:
 
     def write(self, warmup: int, repetitions: int) -> None:
         """Write the tables and, last, the manifest."""
+
+        def plain(value: Any) -> Any:
+            if isinstance(value, list):
+                return [str(item) for item in value]
+            return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
         self.directory.mkdir(parents=True, exist_ok=True)
-        for name, rows in self._rows.items():
+        for name, rows in self.rows.items():
             columns = {
                 column: [row[n] for row in rows] for n, column in enumerate(schemas.SCHEMAS[name].names)
             }
             tables.write(tables.as_table(name, columns), self.directory, name)
         manifest = StudyManifest(
             study=self.study,
-            settings=self._settings,
-            devices=list(dict.fromkeys(row[1] for rows in self._rows.values() for row in rows)),
+            settings={name: plain(value) for name, value in self.settings.items()},
+            devices=list(dict.fromkeys(row[1] for rows in self.rows.values() for row in rows)),
             warmup=warmup,
             repetitions=repetitions,
             command=[sys.executable, *sys.orig_argv[1:]],

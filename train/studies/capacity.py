@@ -51,7 +51,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.convolutions + arguments.linears == 0:
         raise UserError("--convolutions and --linears are both 0: there is no network")
-    (device,) = common.devices(arguments.device)
+    study = common.Study("capacity", arguments)
+    (device,) = study.devices
     gpu = device.type == "cuda"
     if not gpu and not sys.platform.startswith("linux"):
         raise UserError("on a CPU this study needs Linux, whose kernel enforces the limit of memory")
@@ -60,11 +61,11 @@ def main() -> None:
     if count > here:
         raise UserError(f"--devices {count}: there is no second GPU here; use --devices 1")
     names = [device_name(torch.device("cuda", number)) if gpu else "cpu" for number in range(count)]
-    arguments.batch = arguments.batch or (BATCH if gpu else BATCH_ON_CPU)
+    arguments.batch = study.batch(device, BATCH, BATCH_ON_CPU)
     arguments.image_size = arguments.image_size or (IMAGE_SIZE if gpu else IMAGE_SIZE_ON_CPU)
     if not gpu and arguments.memory_limit is None:
         arguments.memory_limit = size(LIMIT_ON_CPU)
-    capacity = Capacity(common.Study("capacity", arguments, [device]), names)
+    capacity = Capacity(study, names)
     if arguments.network:
         above = [network for network in dict.fromkeys(arguments.network) if not capacity.fits(network)]
     else:

@@ -76,13 +76,17 @@ def prepare(arguments: Any) -> None:
 
 
 class Study:
-    """A study on these devices: its flags, and the recorder of what it measures."""
+    """A study: its flags, its devices (:func:`devices`), and the recorder of what it measures."""
 
-    def __init__(self, name: str, arguments: argparse.Namespace, used: Sequence[torch.device]) -> None:
+    def __init__(self, name: str, arguments: argparse.Namespace, both: bool = False) -> None:
         prepare(arguments)
-        kind = "gpu" if any(device.type == "cuda" for device in used) else "cpu"
-        self.arguments = arguments
-        self.recorder = Recorder(name, vars(arguments), new_study(name, kind, arguments.out))
+        self.arguments, self.devices = arguments, devices(arguments.device, both)
+        directory = new_study(name, "gpu" if self.devices[-1].type == "cuda" else "cpu", arguments.out)
+        self.recorder = Recorder(name, vars(arguments), directory)
+
+    def batch(self, device: torch.device, on_gpu: int, on_cpu: int) -> int:
+        """The batch size that the flags say, else the study's own on such a device."""
+        return int(self.arguments.batch or (on_cpu if device.type == "cpu" else on_gpu))
 
     def time(
         self, device: torch.device, cases: Mapping[str, Stages], stages: Sequence[str]
@@ -93,12 +97,15 @@ class Study:
 
     @contextmanager
     def within_memory(self, case: str) -> Iterator[None]:
-        """Make a lack of memory a finding."""
+        """Make a lack of memory a finding, and leave no half a result."""
+        before = {name: len(rows) for name, rows in self.recorder.rows.items()}
         try:
             yield
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
+            for name, rows in self.recorder.rows.items():
+                del rows[before[name] :]
             self.recorder.find("case_out_of_memory", case=case)
 
     def finish(self) -> None:

@@ -34,12 +34,11 @@ def main() -> None:
     add("--steps", type=count, metavar="N", help=f"time steps [{STEPS}; with --image-size N: N]")
     arguments = parser.parse_args()
     rows, gates = arguments.image_size, arguments.gates
-    devices = common.devices(arguments.device, both=True)
-    study = common.Study("gemm", arguments, devices)
-    for device in devices:
+    study = common.Study("gemm", arguments, both=True)
+    for device in study.devices:
         name = device_name(device)
         study.recorder.quantity("peaks", name, "flops_per_s", gemm_rate(device, "fp32", PEAK_S))
-        batch = arguments.batch or (BATCH_ON_CPU if device.type == "cpu" else BATCH)
+        batch = study.batch(device, BATCH, BATCH_ON_CPU)
         for hidden in dict.fromkeys(arguments.hidden or HIDDEN):
             inputs, steps = 3 * rows if rows else hidden, arguments.steps or rows or STEPS
             with study.within_memory(f"hidden {hidden}, batch {batch} on {name}"):

@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -47,11 +48,11 @@ def main() -> None:
     parser.add_argument("--layer", action="append", metavar="SPEC",
                         help="measure this layer instead of the default four; repeatable")  # fmt: skip
     arguments = parser.parse_args()
-    (device,) = common.devices(arguments.device)
+    study = common.Study("layers", arguments)
+    (device,) = study.devices
     specs = specs_of(arguments, device.type)
     for spec in specs:
         check(spec)
-    study = common.Study("layers", arguments, [device])
     measure(study, specs, device)
     study.finish()
 
@@ -61,12 +62,10 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """A class of torch.nn, its arguments (plain values, never evaluated), and the shape of its input."""
+    """A layer of torch.nn, and the shape of its input."""
 
-    layer: str  # as it is written: Conv2d(3, 64, 7, stride=2)
-    name: str
-    arguments: tuple[Any, ...]
-    options: dict[str, Any]
+    layer: str  # Conv2d(3, 64, 7, stride=2)
+    make: Callable[[], torch.nn.Module]
     shape: tuple[int, ...]
 
     def __str__(self) -> str:
@@ -74,35 +73,26 @@ class LayerSpec:
 
 
 def parse(text: str) -> LayerSpec:
-    """Parse a spec, or raise UserError."""
+    """Parse a spec, whose arguments are plain values and never evaluated; or raise UserError."""
     written, _, sizes = text.rpartition("@")
     try:
         call = ast.parse(written.strip(), mode="eval").body
         shape = tuple(int(size) for size in sizes.split(","))
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)) or min(shape) < 1:
             raise ValueError
-        arguments = tuple(ast.literal_eval(argument) for argument in call.args)
+        arguments = [ast.literal_eval(argument) for argument in call.args]
         options = {str(option.arg): ast.literal_eval(option.value) for option in call.keywords}
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         raise UserError(
             f"--layer {text[:200]!r}: not a class of torch.nn, its plain values, @ and the input's shape, "
             'as in "Conv2d(3, 64, 7, stride=2)@256,3,224,224"'
         ) from None
-    given = [*map(repr, arguments), *(f"{name}={value!r}" for name, value in options.items())]
-    return LayerSpec(f"{call.func.id}({', '.join(given)})", call.func.id, arguments, options, shape)
-
-
-def build(spec: LayerSpec) -> torch.nn.Module:
-    """The layer, on torch's default device; UserError if it does not exist, or not with these arguments."""
-    kinds = {name: kind for name, kind in vars(torch.nn).items() if isinstance(kind, type)}
-    layers = [name for name, kind in kinds.items() if issubclass(kind, torch.nn.Module) and name != "Module"]
-    if spec.name not in layers:
-        near = did_you_mean(spec.name, layers, "the documentation of torch.nn")
-        raise UserError(f"--layer: torch.nn has no layer {spec.name!r}{near}")
-    try:
-        return kinds[spec.name](*spec.arguments, **spec.options)
-    except Exception as error:  # noqa: BLE001 - the arguments are the user's, the errors any layer's own
-        raise UserError(f"--layer: {spec.layer} does not build: {_short(error)}") from None
+    classes = {name: kind for name, kind in vars(torch.nn).items() if isinstance(kind, type)}
+    layers = {name: kind for name, kind in classes.items() if issubclass(kind, torch.nn.Module)}
+    if (name := call.func.id) not in layers or name == "Module":
+        near = did_you_mean(name, layers, "the documentation of torch.nn")
+        raise UserError(f"--layer: torch.nn has no layer {name!r}{near}")
+    return LayerSpec(ast.unparse(call), partial(layers[name], *arguments, **options), shape)
 
 
 def output_of(result: Any) -> torch.Tensor | None:
@@ -115,17 +105,16 @@ def output_of(result: Any) -> torch.Tensor | None:
 def check(spec: LayerSpec) -> None:
     """Raise UserError unless a layer builds, takes its input and has gradients; nothing is computed."""
     with torch.device("meta"):
-        module = build(spec)
         try:
+            what = f"{spec.layer} does not build"
+            module = spec.make()
+            what = f"{spec} does not take its input"
             output = output_of(module(torch.empty(spec.shape, requires_grad=True)))
-        except Exception as error:  # noqa: BLE001 - as above
-            raise UserError(f"--layer: {spec} does not take its input: {_short(error)}") from None
+        except Exception as error:  # noqa: BLE001 - the arguments are the user's, the errors any layer's own
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise UserError(f"--layer: {what}: {reason}") from None
     if output is None or not output.requires_grad:
         raise UserError(f"--layer: {spec} has no output with gradients to go backward from")
-
-
-def _short(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def specs_of(arguments: argparse.Namespace, kind: str) -> list[LayerSpec]:
@@ -151,7 +140,7 @@ class Passes:
     def __init__(self, spec: LayerSpec, device: torch.device) -> None:
         self.device = device
         with torch.device(device):
-            self.layer = build(spec)
+            self.layer = spec.make()
             self.data = torch.randn(spec.shape, requires_grad=True)
             self.gradient = torch.randn_like(self.forward())
 

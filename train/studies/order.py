@@ -36,14 +36,13 @@ def main() -> None:
     parser = common.study_parser("order", __doc__)
     parser.add_argument("--model", default="vgg16", help="a torchvision classification model [vgg16]")
     arguments = parser.parse_args()
-    devices = common.devices(arguments.device, both=True)
     image_size = arguments.image_size or IMAGE_SIZE
-    study = common.Study("order", arguments, devices)
+    study = common.Study("order", arguments, both=True)
     models = in_both_orders(build_model(arguments.model, CLASSES), arguments.model)
-    batches = [arguments.batch or (BATCH_ON_CPU if device.type == "cpu" else BATCH) for device in devices]
+    batches = [study.batch(device, BATCH, BATCH_ON_CPU) for device in study.devices]
     for batch in dict.fromkeys(batches):
         check_images(arguments.model, image_size, batch, CLASSES)
-    for device, batch in zip(devices, batches, strict=True):
+    for device, batch in zip(study.devices, batches, strict=True):
         with study.within_memory(f"batch {batch} on {device_name(device)}"):
             measure(study, models, device, batch, image_size)
     study.finish()
@@ -89,9 +88,8 @@ def _kind(model: fx.GraphModule, node: fx.Node) -> str | None:
     return _METHODS.get(str(node.target)) if node.op == "call_method" else None
 
 
-def put_first(model: fx.GraphModule, first: str) -> int:
-    """Swap the pairs that do not begin with ``first``; returns how many."""
-    swapped = 0
+def put_first(model: fx.GraphModule, first: str) -> None:
+    """Swap the pairs that do not begin with ``first``."""
     for before, after in pairs(model):
         source = before.all_input_nodes[0]
         # A ReLU that works in place would change what others read.
@@ -101,10 +99,8 @@ def put_first(model: fx.GraphModule, first: str) -> int:
         after.replace_input_with(before, source)
         before.replace_input_with(source, after)
         before.prepend(after)
-        swapped += 1
     model.graph.lint()
     model.recompile()
-    return swapped
 
 
 # --- measuring ----------------------------------------------------------------------------------------
@@ -113,10 +109,7 @@ def put_first(model: fx.GraphModule, first: str) -> int:
 def measure(
     study: common.Study, models: dict[str, fx.GraphModule], device: torch.device, batch: int, image_size: int
 ) -> None:
-    """Durations of both passes of each order, timed in turns, and the other figures.
-
-    All is measured before any is noted: a device whose memory does not suffice for all has no row.
-    """
+    """Durations of both passes of each order, timed in turns, and the other figures."""
     with torch.device(device):
         images = torch.randn(batch, 3, image_size, image_size)
         labels = torch.randint(CLASSES, (batch,))
@@ -127,23 +120,17 @@ def measure(
     steps = {case: Step(model.train(), images, labels) for case, model in models.items()}
     stages: dict[str, common.Stages] = {case: [step.forward, step.backward] for case, step in steps.items()}
     timed = study.time(device, stages, PASSES)
-    figures: dict[str, dict[str, float]] = {}
     for case, step in steps.items():
         step.model.zero_grad()
         peak, _ = common.peak_and_retained(device, step.forward, step.backward)
         parameters = {tensor.untyped_storage().data_ptr() for tensor in step.model.parameters()}
-        figures[case] = {
-            "batch": batch,
-            "image_size": image_size,
-            "pairs": len(pairs(step.model)),
-            "activation_memory_bytes": common.saved_bytes(step.forward, parameters),
-            "peak_memory_bytes": peak,
-            "same_output": difference == 0,
-            "largest_difference": difference,
-        }
+        study.recorder.case(
+            case, device_name(device), timed[case], batch=batch, image_size=image_size,
+            pairs=len(pairs(step.model)), peak_memory_bytes=peak,
+            activation_memory_bytes=common.saved_bytes(step.forward, parameters),
+            same_output=difference == 0, largest_difference=difference,
+        )  # fmt: skip
         step.model.zero_grad()
-    for case, of_case in figures.items():
-        study.recorder.case(case, device_name(device), timed[case], **of_case)
 
 
 class Step:
