@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.frames.matching import Calls, match
+from analysis.frames.matching import match
 from analysis.frames.steps import Series
 from analysis.frames.study import Source
 from analysis.measures.lateness import of_collectives
@@ -214,17 +214,16 @@ def _calls(ran: Ran, cluster: Cluster) -> tuple[pd.DataFrame, Late]:
     index = np.repeat(np.arange(batches), calls)
     size = np.tile(buckets()[1], batches)
     start, end = (np.moveaxis(one, 2, 1).reshape(ranks, -1) for one in (ran.call_start, ran.call_end))
-    kind = np.full(len(index), "allreduce", dtype=object)
-    group, everybody = np.full(len(index), "", dtype=object), np.zeros(len(index), np.int64)
-    each = [
-        Calls(rank, batches, index, start[rank], end[rank], kind, size, group, everybody)
-        for rank in range(ranks)
-    ]
-    matched = match(each)
+    every = pd.DataFrame({
+        "place": np.repeat(np.arange(ranks), len(index)), "step": np.tile(index, ranks),
+        "collective": "allreduce", "group": "", "group_size": 0, "start_ns": start.ravel(),
+        "end_ns": end.ravel(),
+    })  # fmt: skip
+    matched, _ = match(every, ranks)
     assert matched is not None
-    lateness = of_collectives(each, matched, _series(ran, cluster))
+    lateness = of_collectives(matched, _series(ran, cluster))
     late = late_ranks(lateness, [f"node {rank // cluster.gpus_per_node}" for rank in range(ranks)])
-    starts, ends = np.stack(matched.start_ns), np.stack(matched.end_ns)
+    starts, ends = (matched.calls[name].to_numpy().reshape(ranks, -1) for name in ("entered_ns", "left_ns"))
     return pd.DataFrame({
         "step": index, "bytes": size, "start_ns": starts[0], "arrived_ns": starts.max(axis=0),
         "end_ns": np.median(ends, axis=0),

@@ -6,6 +6,7 @@ tables of a run for these measures.
 """
 
 import functools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,6 @@ import pyarrow.compute as pc
 from analysis.frames.behind import WAITS, Account, account_of, waits_by_cause
 from analysis.frames.divide import (
     EVERY,
-    NOTHING,
     STAGES,
     Activities,
     Intervals,
@@ -26,6 +26,7 @@ from analysis.frames.divide import (
     covered,
     edges_of,
     launch_known,
+    of_class,
     shares,
     split,
     transfer_and_wait,
@@ -33,7 +34,7 @@ from analysis.frames.divide import (
     windows_of,
 )
 from analysis.frames.kernel_sums import note_left_out
-from analysis.frames.matching import Calls, Matched, match, unmatched
+from analysis.frames.matching import Matched, Unmatched, match
 from analysis.frames.steps import Counted, counted_steps, in_steps
 from analysis.frames.study import Source, Study, reading
 from profiling import schemas, tables
@@ -71,34 +72,32 @@ def arrays_of(kernels: pa.Table) -> dict[str, np.ndarray]:
     Texts are None, bytes and group sizes NaN, and other numbers -1, where they are not recorded. Names are of
     collectives alone (None elsewhere): those of all kernels would take as long as all the rest.
     """
-    numbers = ("start_ns", "duration_ns", "bytes", "group_size")
-    found = {name: column_of(kernels, name) for name in (*numbers, "class", "direction")}
-    talks = found["class"] == "communication"
+    found = {name: _column(kernels, name) for name in KERNEL_COLUMNS if name not in _OF_CALLS}
+    talks = of_class(found, "communication")
     calls = kernels.filter(pa.array(talks))
-    for name in ("short_name", "collective", "process_group", "group_ranks"):
+    for name in _OF_CALLS:
         found[name] = np.full(len(kernels), None)
-        found[name][talks] = column_of(calls, name)
-    # In no batch is what has an index below 0; a launch below 0 is not known.
-    for name in ("batch_index", "device", "launch_ns"):
-        found[name] = pc.fill_null(kernels[name], -1).to_numpy()
+        found[name][talks] = _column(calls, name)
     return found
 
 
-def column_of(table: pa.Table, name: str) -> np.ndarray:
-    """A column of a kernels table; texts are None where they are null, numbers NaN.
+_OF_CALLS = ("short_name", "collective", "process_group", "group_ranks")
 
-    Arrow's own conversion takes a null text for the last one that it knows.
-    """
+
+def _column(table: pa.Table, name: str) -> np.ndarray:
     column = table[name]
+    if name in ("batch_index", "device", "launch_ns"):
+        return pc.fill_null(column, -1).to_numpy()  # in no batch is what has an index below 0
     if not pa.types.is_dictionary(column.type):
         return column.to_numpy()
-    parts = [
+    # Arrow's own conversion takes a null text for the last one that it knows.
+    texts = [
         np.array([*chunk.dictionary.to_pylist(), None], object)[
             chunk.indices.fill_null(len(chunk.dictionary)).to_numpy(zero_copy_only=False)
         ]
         for chunk in column.chunks
     ]
-    return np.concatenate([np.empty(0, object), *parts])
+    return np.concatenate([np.empty(0, object), *texts])
 
 
 def calls_of(
@@ -108,85 +107,74 @@ def calls_of(
     windows: Intervals,
     activities: Activities,
     steps: range | None = None,
-) -> Calls:
-    """A rank's collectives in its attributed batches.
+) -> dict[str, np.ndarray]:
+    """A rank's collectives in its attributed batches, in order of their start.
 
     Args:
-        kernels: ``traces.KERNEL_COLUMNS``, rows with a place in time and a duration only; in no batch is what
-            has an index below 0.
+        kernels: of :func:`arrays_of`, rows with a place in time and a duration only.
         attributed: indices of the attributed batches.
         windows: when the batches were whose kernels lie in their time, of those that count: what is exposed
             is of these.
         activities: what runs on the rank.
         steps: the batches that count; None: all.
+
+    Returns:
+        Those of ``kernels``, by their ``row``, and ``rank, counted, exposed_ns, overlapped_ns``.
     """
-    mine = np.isin(kernels["batch_index"], attributed)
-    order = rows_of_calls(kernels, attributed)
-    call = {name: column[order] for name, column in kernels.items()}
-    end = call["start_ns"] + call["duration_ns"]
+    rows = np.flatnonzero(of_class(kernels, "communication"))
+    rows = rows[np.isin(kernels["batch_index"][rows], attributed)]
+    rows = rows[np.argsort(kernels["start_ns"][rows], kind="stable")]
+    call = {name: column[rows] for name, column in kernels.items()}
+    start, end = call["start_ns"], call["start_ns"] + call["duration_ns"]
     counted = in_steps(call["batch_index"], steps)
-    exposed, hidden = np.zeros(len(order)), np.zeros(len(order))
-    exposed[counted], hidden[counted] = shares((call["start_ns"][counted], end[counted]), windows, activities)
-    indices = np.unique(kernels["batch_index"][mine])
-    return Calls(
-        rank,
-        len(indices),
-        call["batch_index"],
-        call["start_ns"],
-        end,
-        kinds(call["collective"], call["short_name"]),
-        call["bytes"].astype(float),
-        groups(call["process_group"], call["group_ranks"], call["group_size"]),
-        np.where(call["group_size"] > 0, call["group_size"], 0).astype(np.int64),
-        exposed,
-        hidden,
-        len(windows[0]),
-        counted,
-        int(in_steps(indices, steps).sum()),
-    )
+    exposed, hidden = np.zeros((2, len(rows)))
+    exposed[counted], hidden[counted] = shares((start[counted], end[counted]), windows, activities)
+    more = {"counted": counted, "exposed_ns": exposed, "overlapped_ns": hidden}
+    return call | more | {"row": rows, "rank": np.full(len(rows), rank)}
 
 
-def rows_of_calls(kernels: dict[str, np.ndarray], attributed: np.ndarray) -> np.ndarray:
-    """The rows of a rank's collectives in attributed batches, in order of their start."""
-    talks = (kernels["class"] == "communication") & np.isin(kernels["batch_index"], attributed)
-    return np.flatnonzero(talks)[np.argsort(kernels["start_ns"][talks], kind="stable")]
+def calls_of_run(ranks: Sequence[dict[str, np.ndarray]]) -> pd.DataFrame:
+    """The collectives of a run, from :func:`calls_of` of its ranks; see :class:`RunTrace`."""
+    if not ranks:
+        return pd.DataFrame()
+    call = {name: np.concatenate([one[name] for one in ranks]) for name in ranks[0]}
+    rows = list(zip(*(call[name].tolist() for name in (*GROUP, "short_name")), strict=True))
+    known = {row: _kind_and_group(*row) for row in set(rows)}
+    texts = np.array([known[row] for row in rows], object).reshape(-1, 2)
+    return pd.DataFrame({
+        "place": np.repeat(np.arange(len(ranks)), [len(one["row"]) for one in ranks]),
+        "rank": call["rank"], "step": call["batch_index"], "counted": call["counted"],
+        "collective": texts[:, 0], "group": texts[:, 1],
+        "group_size": np.where(call["group_size"] > 0, call["group_size"], 0).astype(np.int64),
+        "bytes": call["bytes"].astype(float),
+        "start_ns": call["start_ns"], "end_ns": call["start_ns"] + call["duration_ns"],
+        "exposed_ns": call["exposed_ns"], "overlapped_ns": call["overlapped_ns"],
+    })  # fmt: skip
 
 
-def kinds(recorded: np.ndarray, names: np.ndarray) -> np.ndarray:
-    """The kind of each collective: as recorded, else as its name says."""
-    pairs = list(zip(recorded.tolist(), names.tolist(), strict=True))
-    known = {pair: pair[0] if isinstance(pair[0], str) else kind_of(str(pair[1])) for pair in set(pairs)}
-    return np.array([known[pair] for pair in pairs], object)
+def _kind_and_group(
+    kind: str | None, name: str | None, ranks: str | None, size: float, kernel: str | None
+) -> tuple[str, str]:
+    """A collective's kind, as recorded or as its kernel says, and its process group, ``NAME [RANKS]``."""
+    if ranks:
+        group = f"{name or ''} [{ranks}]".strip()
+    elif size > 0 and name in (None, ONE_OF_SEVERAL):
+        group = f"of {size:.0f} ranks"  # the same on all ranks, and enough if that is all of them
+    else:
+        group = name or ""
+    return kind or kind_of(str(kernel)), group
 
 
-def groups(names: np.ndarray, ranks: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The process group of each collective in one text, ``NAME [RANKS]``; empty: not recorded."""
-
-    def group(name: str | None, ranks: str | None, size: float) -> str:
-        if isinstance(ranks, str):
-            return f"{name or ''} [{ranks}]".strip()
-        if size and name in (None, ONE_OF_SEVERAL):
-            return f"of {size:.0f} ranks"  # the same on all ranks, and enough if that is all of them
-        return name or ""
-
-    rows = list(zip(names.tolist(), ranks.tolist(), np.where(sizes > 0, sizes, 0).tolist(), strict=True))
-    known = {row: group(*row) for row in set(rows)}
-    return np.array([known[row] for row in rows], object)
-
-
-def match_ranks(
-    ranks: list[Calls], world_size: int | None, gpus_per_rank: int
-) -> tuple[Matched | None, list[tuple[str, str]]]:
+def _match(source: Source, calls: pd.DataFrame, ranks: int) -> tuple[Matched | None, list[tuple[str, str]]]:
     """The same collectives of all ranks, on one clock (None: none is known); kinds that are not, and why."""
-    if gpus_per_rank > 1:
+    if not len(calls):
+        return None, []
+    if source.gpus_per_rank > 1:
         return None, [("all", "one process")]
-    whole = len(ranks) == world_size
+    whole = ranks == source.world_size
     # Of some of the ranks those groups are told apart that say how many they are.
-    sized = all((one.group_size > 0).all() for one in ranks)
-    matched = match(ranks) if whole or sized else None
-    if matched is None and not whole:
-        return None, [("all", "ranks not recorded")]
-    return matched, list(unmatched(ranks) if matched is None else matched.unmatched)
+    matched, left = match(calls, ranks) if whole or (calls["group_size"] > 0).all() else (None, [])
+    return matched, left if matched or whole else [("all", "ranks not recorded")]
 
 
 @dataclass(frozen=True)
@@ -194,8 +182,9 @@ class RankTrace:
     """One rank; times in ns on its own clock.
 
     Attributes:
-        attributed: attributed batches; 0 where no kernel has a place in time.
-        calls: its collectives in attributed batches.
+        attributed, with_kernels, counted: attributed batches (0 where no kernel has a place in time), those
+            of them that hold kernels, and of these those that count.
+        timed: of the batches that count those in whose time something ran.
         batch_index: of each attributed batch in whose time something ran; one without was not recorded.
         edges_ns: the instants between which the stages of these lie, (batches, 6).
         parts_ns: of :data:`divide.EVERY` what is known of these stages, (batches x 5,) each.
@@ -205,8 +194,11 @@ class RankTrace:
         untimed_batches, untimed_kernels: what lacks a time and is left out.
     """
 
+    rank: int
     attributed: int
-    calls: Calls
+    with_kernels: int
+    counted: int
+    timed: int
     batch_index: np.ndarray
     edges_ns: np.ndarray
     parts_ns: dict[str, np.ndarray]
@@ -222,6 +214,9 @@ class RunTrace:
     """All ranks of a run that have kernels.
 
     Attributes:
+        collectives: in attributed steps: a row a call of a rank, in order of ranks and starts. ``rank``, its
+            ``place``, ``step, counted, collective, group``, ``group_size`` (0: not recorded), ``bytes,
+            start_ns, end_ns, exposed_ns, overlapped_ns``, and where matched what :class:`Matched` adds.
         matched: the same collectives of all ranks, on one clock; None: not known, or there is none.
         unmatched: the kinds of collectives whose transfer and wait are not known, and why.
         counted: the batches that means are of; None: all attributed.
@@ -231,23 +226,15 @@ class RunTrace:
 
     source: Source
     ranks: tuple[RankTrace, ...]
+    collectives: pd.DataFrame
     matched: Matched | None
-    unmatched: tuple[tuple[str, str], ...]
+    unmatched: Unmatched
     counted: Counted | None
     caused_ns: np.ndarray | None
 
     def note_unmatched(self, study: Study) -> None:
         for kinds, reason in self.unmatched:
             study.note("transfer_unknown", self.source, collectives=kinds, reason=reason)
-
-    @property
-    def calls(self) -> list[Calls]:
-        """The collectives of each rank."""
-        return [one.calls for one in self.ranks]
-
-    @property
-    def has_collectives(self) -> bool:
-        return any(len(one.calls.kind) for one in self.ranks)
 
     @property
     def staged(self) -> bool:
@@ -287,13 +274,16 @@ def trace_of(study: Study, source: Source) -> RunTrace:
         if untimed := sum(one.untimed_batches for one in ranks):
             study.note("rows_left_out", source, n=untimed, what="steps without times")
         attributed = sum(one.attributed for one in ranks)
-        without = attributed - sum(one.calls.batches for one in ranks)
+        without = attributed - sum(one.with_kernels for one in ranks)
         note_left_out(study, source, without, attributed, sum(one.untimed_kernels for one in ranks))
     return kept[source.id]
 
 
-def _read_rank(source: Source, directory: Path, steps: range | None) -> tuple[RankTrace, Intervals, Account]:
-    """The trace of a rank from its tables, when its communication was exposed, and what it did until when.
+_Read = tuple[RankTrace, dict[str, np.ndarray], Intervals, Account]
+
+
+def _read_rank(source: Source, directory: Path, steps: range | None) -> _Read:
+    """A rank's trace from its tables, its collectives, when they were exposed, and what it did until when.
 
     Args:
         steps: the batches that count; None: all.
@@ -318,11 +308,14 @@ def _read_rank(source: Source, directory: Path, steps: range | None) -> tuple[Ra
     among = in_steps(mine["batch_index"], steps)
     windows = mine["start_ns"][among], mine["end_ns"][among]
     begun = (kernels["device"] >= 0) & (start >= edges.min(initial=_LAST)) & (start < edges.max(initial=0))
+    of_batch = kernels["batch_index"]
+    with_kernels = np.unique(of_batch[np.isin(of_batch, batches["batch_index"])])
     trace = RankTrace(
+        rank=tables.rank_of(directory),
         attributed=len(busy) if len(start) else 0,
-        calls=calls_of(
-            tables.rank_of(directory), kernels, batches["batch_index"], windows, activities, steps
-        ),
+        with_kernels=len(with_kernels),
+        counted=int(in_steps(with_kernels, steps).sum()),
+        timed=len(windows[0]),
         batch_index=mine["batch_index"],
         edges_ns=edges,
         parts_ns=split(windows_of(edges), activities, len(STAGES)),
@@ -332,65 +325,54 @@ def _read_rank(source: Source, directory: Path, steps: range | None) -> tuple[Ra
         untimed_kernels=untimed,
         staged=not any(whole[name].null_count for name in _STAGES),
     )
-    calls = rows_of_calls(kernels, batches["batch_index"])
-    return trace, activities.exposed, account_of(kernels, calls, activities, batches)
+    calls = calls_of(trace.rank, kernels, batches["batch_index"], windows, activities, steps)
+    return trace, calls, activities.exposed, account_of(kernels, calls["row"], activities, batches)
 
 
 _LAST = np.iinfo(np.int64).max
 
 
-def _joined(
-    source: Source, ranks: Sequence[tuple[RankTrace, Intervals, Account]], counted: Counted | None
-) -> RunTrace:
+def _joined(source: Source, read: Sequence[_Read], counted: Counted | None) -> RunTrace:
     """The ranks of a run; what their exposed communication is made of, where that is known."""
-    calls = [one.calls for one, _, _ in ranks]
-    if not any(len(one.kind) for one in calls):
-        matched, left = None, list[tuple[str, str]]()
-        # One rank has no collective to make; those of several were not recorded.
-        transfers = [NOTHING] * len(ranks) if source.ranks == 1 else None
-    else:
-        matched, left = match_ranks(calls, source.world_size, source.gpus_per_rank)
-        transfers = transfers_of(calls, matched)
-    whole, caused = [one for one, _, _ in ranks], None
-    if transfers is not None:
-        exposed = [one for _, one, _ in ranks]
-        causes = [np.zeros((0, len(WAITS)))] * len(ranks)
+    ranks = [one for one, *_ in read]
+    calls = calls_of_run([one for _, one, *_ in read])
+    matched, left = _match(source, calls, len(ranks))
+    calls = calls.assign(transfer_ns=math.nan, left_ns=math.nan, call=0) if matched is None else matched.calls
+    caused = None
+    # One rank has no collective to make; those of several that have none were not recorded.
+    if ranks and not calls["transfer_ns"].isna().any() and (len(calls) or source.ranks == 1):
+        causes = np.zeros((0, len(WAITS)))
         if matched is not None:
-            causes, caused = waits_by_cause(calls, matched, [one for _, _, one in ranks], exposed)
-        whole = [
-            replace(one, parts_ns=one.parts_ns | _communication(one, of_rank, moved, waited))
-            for one, of_rank, moved, waited in zip(whole, exposed, transfers, causes, strict=True)
+            causes, caused = waits_by_cause(matched, [one for *_, one in read], [one for *_, one, _ in read])
+            caused /= max(*(one.counted for one in ranks), 1)
+        ranks = [
+            replace(one, parts_ns=one.parts_ns | _communication(one, exposed, of_rank, causes[of_rank.index]))
+            for place, (one, _, exposed, _) in enumerate(read)
+            for of_rank in [calls[calls["place"] == place]]
         ]
-    return RunTrace(source, tuple(whole), matched, tuple(left), counted, caused)
+    return RunTrace(source, tuple(ranks), calls, matched, left, counted, caused)
 
 
 def _communication(
-    rank: RankTrace, exposed: Intervals, transfers: Intervals, causes_ns: np.ndarray
+    rank: RankTrace, exposed: Intervals, calls: pd.DataFrame, causes_ns: np.ndarray
 ) -> dict[str, np.ndarray]:
     """What the exposed communication of each stage is made of, and waiting in it by cause, in ns.
 
     Args:
-        causes_ns: the waits of the rank's collectives, by cause; a stage has those of its step.
+        calls: the rank's.
+        causes_ns: their waits by cause; a stage has those of its step.
     """
-    parts = transfer_and_wait(windows_of(rank.edges_ns), exposed, transfers)
+    end = calls["end_ns"].to_numpy()
+    # Data moves since the last rank had come.
+    begin = end - np.rint(calls["transfer_ns"].to_numpy()).astype(np.int64)
+    parts = transfer_and_wait(windows_of(rank.edges_ns), exposed, (begin, end))
     of_steps = np.zeros((len(rank.batch_index), len(WAITS)))
-    place = np.searchsorted(rank.batch_index, rank.calls.batch_index[: len(causes_ns)])
-    inside = np.isin(rank.calls.batch_index[: len(causes_ns)], rank.batch_index)
-    np.add.at(of_steps, place[inside], causes_ns[inside])
+    inside = np.isin(calls["step"], rank.batch_index)
+    np.add.at(of_steps, np.searchsorted(rank.batch_index, calls["step"][inside]), causes_ns[inside])
     of_steps[of_steps.sum(axis=1) == 0, -1] = 1  # other
     shares = of_steps / of_steps.sum(axis=1, keepdims=True)
     waits = parts["exposed_wait"][:, None] * np.repeat(shares, len(STAGES), axis=0)
     return parts | dict(zip(WAITS, waits.T, strict=True))
-
-
-def transfers_of(calls: Sequence[Calls], matched: Matched | None) -> list[Intervals] | None:
-    """When each rank's collectives moved data: since the last rank had come; None: not known of all."""
-    lasted = [np.asarray(one, float) for one in matched.transfer_ns] if matched else []
-    if not lasted or any(np.isnan(one).any() for one in lasted):
-        return None
-    return [
-        (one.end_ns - np.rint(ns).astype(np.int64), one.end_ns) for one, ns in zip(calls, lasted, strict=True)
-    ]
 
 
 # --- frames -----------------------------------------------------------------------------
@@ -405,7 +387,7 @@ def anatomy_of(trace: RunTrace, with_warmup: bool = False) -> pd.DataFrame:
     steps = None if trace.counted is None or with_warmup else trace.counted.steps
     ranks = [
         pd.DataFrame({
-            "rank": one.calls.rank,
+            "rank": one.rank,
             "step": np.repeat(one.batch_index, len(STAGES)),
             "stage": np.tile(np.array(STAGES), len(one.batch_index)),
             "wall_ns": np.diff(one.edges_ns).ravel(),
@@ -438,39 +420,11 @@ def anatomy(study: Study, sources: Iterable[Source], with_warmup: bool = False) 
     return pd.concat(frames, ignore_index=True).reindex(columns=names)
 
 
-def collectives(trace: RunTrace) -> pd.DataFrame:
-    """The collectives of a run in its attributed steps.
-
-    Returns:
-        A row a call of a rank, in order of ranks and starts. Columns: ``rank, step, counted, collective,
-        group, group_size`` (0: not recorded), ``duration_ns, bytes, exposed_ns, overlapped_ns``, and where
-        matched ``transfer_ns``, ``start_ns`` and ``end_ns`` on the common clock (NaN: not known), and
-        ``call``, a number that the same call has on all ranks (0: none).
-    """
-    made = []
-    numbers = trace.matched.numbers if trace.matched else []
-    for place, one in enumerate(trace.calls):
-        moved, start, end = np.full((3, len(one.kind)), np.nan)
-        if trace.matched is not None:
-            moved, start, end = (
-                values[place]
-                for values in (trace.matched.transfer_ns, trace.matched.start_ns, trace.matched.end_ns)
-            )
-        made.append(pd.DataFrame({
-            "rank": one.rank, "step": one.batch_index, "counted": one.counted, "collective": one.kind,
-            "group": one.group.astype(str), "group_size": one.group_size,
-            "duration_ns": one.end_ns - one.start_ns, "bytes": one.bytes, "exposed_ns": one.exposed_ns,
-            "overlapped_ns": one.hidden_ns, "transfer_ns": moved, "start_ns": start, "end_ns": end,
-            "call": numbers[place] if numbers else 0,
-        }))  # fmt: skip
-    return pd.concat(made, ignore_index=True)
-
-
 def _note_unknown(study: Study, trace: RunTrace) -> None:
     """What of a run's anatomy is not known, and of which batches none is."""
     source, ranks = trace.source, trace.recorded
     trace.note_unmatched(study)
-    if not trace.has_collectives and trace.ranks and source.ranks > 1:
+    if not len(trace.collectives) and trace.ranks and source.ranks > 1:
         study.note("not_recorded", source, what="collectives")
     attributed = sum(one.attributed for one in trace.ranks)
     note_left_out(study, source, attributed - sum(len(one.batch_index) for one in ranks), attributed)

@@ -8,11 +8,12 @@ that a rank that was itself delayed by another is not blamed.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from analysis.frames.divide import EVER, Activities, Intervals, covered, launch_known, split
-from analysis.frames.matching import TOGETHER, Calls, Matched, Shared
+from analysis.frames.divide import EVER, Activities, Intervals, covered, launch_known, of_class, split
+from analysis.frames.matching import TOGETHER, Matched
 
 # What made the last rank the last. Host: launches came late, or no operator ran; other: launched work had not
 # started, transfers of other groups, or the rank's first recorded step began late.
@@ -47,7 +48,8 @@ def account_of(
     """The account of a rank.
 
     Args:
-        calls: rows of the kernels that are its collectives, in order.
+        kernels: of :func:`analysis.frames.anatomy.arrays_of`.
+        calls: rows of those that are its collectives, in order.
     """
     end = kernels["start_ns"][calls] + kernels["duration_ns"][calls]
     times = [_ready(kernels, calls), end, batches["start_ns"]]
@@ -70,7 +72,7 @@ def _ready(kernels: dict[str, np.ndarray], calls: np.ndarray) -> np.ndarray:
     A later one starts when that before it ends, however early its gradients were there.
     """
     start, launch, known = kernels["start_ns"], kernels["launch_ns"], launch_known(kernels)
-    works = np.flatnonzero(known & ~np.isin(kernels["class"], ("communication", "memcpy", "memset")))
+    works = np.flatnonzero(known & ~of_class(kernels, "communication", "memcpy", "memset"))
     works = works[np.argsort(launch[works], kind="stable")]
     ends = np.maximum.accumulate(np.append(-EVER, start[works] + kernels["duration_ns"][works]))
     own = launch[calls]
@@ -79,90 +81,69 @@ def _ready(kernels: dict[str, np.ndarray], calls: np.ndarray) -> np.ndarray:
 
 
 def waits_by_cause(
-    calls: Sequence[Calls], matched: Matched, accounts: Sequence[Account], exposed: Sequence[Intervals]
-) -> tuple[list[np.ndarray], np.ndarray]:
-    """The exposed wait of each rank's collectives by :data:`CAUSES`, ns, shape (calls, causes) each.
+    matched: Matched, accounts: Sequence[Account], exposed: Sequence[Intervals]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The exposed wait of each of a run's collectives by :data:`CAUSES`, ns, shape (calls, causes).
 
     Args:
         exposed: when each rank's communication was exposed.
 
     Returns:
-        These, and what each rank made the others wait by coming last, ns of their mean a step that counts,
-        shape (ranks, causes).
+        These, and what each rank made the others wait by coming last, ns of their mean in the steps that
+        count, shape (ranks, causes).
     """
-    waited = [np.zeros((len(one.kind), len(CAUSES))) for one in calls]
-    paid, caused = np.zeros((2, len(calls), len(CAUSES)))  # what each rank waited until now, and made wait
-    groups = [_Group(shared, calls, matched, accounts, exposed) for shared in matched.shared]
+    calls = matched.calls
+    step, counted = calls["step"].to_numpy(), calls["counted"].to_numpy()
+    came, own = calls["entered_ns"].to_numpy(), calls["start_ns"].to_numpy()
+    entered, left = (np.concatenate([getattr(one, name) for one in accounts]) for name in ("entered", "left"))
+    every = [(shared, rows) for shared in matched.shared for rows in shared.calls.T]
+    arrived = np.concatenate([came[shared.calls].max(axis=0) for shared in matched.shared])
+    until = own.copy()
+    for shared in matched.shared:
+        until[shared.calls] += came[shared.calls].max(axis=0) - came[shared.calls]
+    wait_ns = np.zeros(len(calls))
+    of_rank: Any = calls.groupby("place").indices
+    for place, rows in of_rank.items():
+        wait_ns[rows] = covered((own[rows], until[rows]), exposed[place])
+    waited = np.zeros((len(calls), len(CAUSES)))
+    paid, caused = np.zeros((2, len(accounts), len(CAUSES)))  # what each rank waited until now, and made wait
     # group's members -> its last collective: the step, the account when it was left, what had been waited
     latest: dict[tuple[int, ...], tuple[int, np.ndarray, np.ndarray]] = {}
     base: dict[tuple[int, ...], tuple[int, np.ndarray, np.ndarray]] = {}
-    for group, place in _in_order(groups):
-        members, step = list(group.members), int(group.step[place])
-        if base.get(group.members, (None,))[0] != step:
-            last = latest.get(group.members)
-            follows = last is not None and last[0] == step - 1
-            base[group.members] = (step, *last[1:]) if last and follows else (
-                step, group.begun(step, accounts, matched), paid[members]
+    for number in np.argsort(arrived, kind="stable").tolist():
+        shared, rows = every[number]
+        members, now = list(shared.members), int(step[rows[0]])
+        if base.get(shared.members, (None,))[0] != now:
+            last = latest.get(shared.members)
+            base[shared.members] = (now, *last[1:]) if last and last[0] == now - 1 else (
+                now, _begun(now, members, accounts, matched), paid[members]
             )  # fmt: skip
-        _, done, paid_before = base[group.members]
-        causes = _causes(group.entered[:, place] - done, paid[members] - paid_before)
-        behind = np.maximum(causes[group.last[place]] - causes, 0)
+        _, done, paid_before = base[shared.members]
+        causes = _causes(entered[rows] - done, paid[members] - paid_before)
+        last_one = int(came[rows].argmax())
+        behind = np.maximum(causes[last_one] - causes, 0)
         behind[behind.sum(axis=1) == 0, _OTHER] = 1
-        wait = group.wait_ns[:, place, None] * behind / behind.sum(axis=1, keepdims=True)
-        paid[members] += wait
-        if calls[members[0]].counted[group.calls[0, place]]:
-            caused[members[group.last[place]]] += wait.sum(axis=0) / max(len(members) - 1, 1)
-        for member, call, ns in zip(members, group.calls[:, place].tolist(), wait, strict=True):
-            waited[member][call] = ns
-        if group.together:
-            latest[group.members] = step, group.left[:, place], paid[members]
-    return waited, caused / max(*(one.counted_batches for one in calls), 1)
+        waited[rows] = wait_ns[rows, None] * behind / behind.sum(axis=1, keepdims=True)
+        paid[members] += waited[rows]
+        if counted[rows[0]]:
+            caused[members[last_one]] += waited[rows].sum(axis=0) / max(len(members) - 1, 1)
+        if shared.kind in TOGETHER:
+            latest[shared.members] = now, left[rows], paid[members]
+    return waited, caused
 
 
-class _Group:
-    """The collectives of one kind of a group: arrays (members, calls), accounts (members, calls, ...)."""
+def _begun(step: int, members: Sequence[int], accounts: Sequence[Account], matched: Matched) -> np.ndarray:
+    """The accounts of ranks when they began a step before which nothing was recorded.
 
-    def __init__(
-        self, shared: Shared, calls: Sequence[Calls], matched: Matched, accounts: Sequence[Account],
-        exposed: Sequence[Intervals],
-    ) -> None:  # fmt: skip
-        self.members, self.calls = shared.members, shared.calls
-        self.together = shared.kind in TOGETHER
-        self.step = calls[shared.members[0]].batch_index[shared.calls[0]]
-        start = shared.of(matched.start_ns)
-        self.last, self.arrived = start.argmax(axis=0), start.max(axis=0)
-        own = shared.of([one.start_ns for one in calls])
-        until = own + self.arrived - start
-        self.wait_ns = np.stack(
-            [covered((own[row], until[row]), exposed[member]) for row, member in enumerate(shared.members)]
-        )
-        self.entered = shared.of([one.entered for one in accounts])
-        self.left = shared.of([one.left for one in accounts])
-
-    def begun(self, step: int, accounts: Sequence[Account], matched: Matched) -> np.ndarray:
-        """The members' accounts when they began a step before which nothing was recorded.
-
-        One that began it late was behind by that, for a reason that is not known.
-        """
-        of_members = [accounts[member] for member in self.members]
-        rows = [int(np.searchsorted(one.step, step)) for one in of_members]
-        done = np.stack([one.begun[row] for one, row in zip(of_members, rows, strict=True)])
-        start = np.concatenate([
-            matched.clocks[member].to_reference(one.start_ns[row : row + 1])
-            for member, one, row in zip(self.members, of_members, rows, strict=True)
-        ])  # fmt: skip
-        done[:, _OTHER] -= start - start.min()
-        return done
-
-
-def _in_order(groups: Sequence[_Group]) -> list[tuple[_Group, int]]:
-    """Each collective, by the arrival of its last rank."""
-    if not groups:
-        return []
-    group = np.repeat(np.arange(len(groups)), [len(one.step) for one in groups])
-    place = np.concatenate([np.arange(len(one.step)) for one in groups])
-    order = np.argsort(np.concatenate([one.arrived for one in groups]), kind="stable")
-    return [(groups[one], at) for one, at in zip(group[order].tolist(), place[order].tolist(), strict=True)]
+    One that began it late was behind by that, for a reason that is not known.
+    """
+    rows = [(member, int(np.searchsorted(accounts[member].step, step))) for member in members]
+    done = np.stack([accounts[member].begun[row] for member, row in rows])
+    start = np.array(
+        [matched.clocks[member].to_reference(accounts[member].start_ns[row]) for member, row in rows]
+    )
+    done[:, _OTHER] -= start - start.min()
+    return done
 
 
 def _causes(done: np.ndarray, paid: np.ndarray) -> np.ndarray:

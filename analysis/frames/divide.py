@@ -104,6 +104,16 @@ class Activities:
         """When communication is exposed, disjoint and in order."""
         return minus(union(*self.communication), union(*self.compute))
 
+    @cached_property
+    def layers(self) -> dict[str, Intervals]:
+        """By the names of :data:`ORDER` when that part or one before it has the time; disjoint, in order."""
+        known, found = NOTHING, {}
+        for name, kind in ORDER.items():
+            activity: Intervals | None = getattr(self, kind)
+            if activity is not None:
+                found[name] = known = _joined(known, activity) if len(activity[0]) else known
+        return found
+
 
 _UNSEEN = "idle_unseen"  # of idle time: which of WITHIN it is of is not recorded
 # Part (or what it is made of) -> the activity that has the time.
@@ -146,26 +156,15 @@ def split(windows: Intervals, activities: Activities, stages: int = 1) -> dict[s
         windows: ``[start, end)`` of each window, in ns, shape (windows,).
         stages: how many windows a batch has, one after the other.
     """
-    parts: dict[str, np.ndarray] = {}
-    before = NOTHING
-    taken = np.zeros(len(windows[0]), np.int64)
-    for name, kind in ORDER.items():
-        if kind == "queued":
-            parts["idle"] = windows[1] - windows[0] - taken
-        activity: Intervals | None = getattr(activities, kind)
-        if activity is None:
-            continue
-        reached = taken
-        if len(activity[0]):
-            before = _joined(before, activity)
-            reached = covered(windows, before)
-        parts[name] = reached - taken
-        taken = reached
+    reached = [covered(windows, layer) for layer in activities.layers.values()]
+    taken = np.diff(reached, axis=0, prepend=np.zeros((1, len(windows[0])), np.int64))
+    parts = dict(zip(activities.layers, taken, strict=True))
+    parts["exposed_loader"] = sum(parts[name] for name in WITHIN["exposed_loader"])
+    parts["idle"] = windows[1] - windows[0] - sum(parts[name] for name in PARTS[:-1])
     unseen = parts.pop(_UNSEEN)
     if "idle_other" in parts:
         parts["idle_host_bound"] = _host_bound(parts["idle"], parts["idle_other"], unseen, stages)
         parts["idle_other"] = parts["idle"] - parts["idle_host_bound"]
-    parts["exposed_loader"] = sum((parts[name] for name in WITHIN["exposed_loader"]), np.zeros_like(taken))
     loader = _joined(_joined(activities.loader_kernels, activities.loader_copies), activities.loader_waits)
     for name, activity in (("communication", union(*activities.communication)), ("loader", loader)):
         parts[f"overlapped_{name}"] = covered(windows, activity) - parts[f"exposed_{name}"]
@@ -251,7 +250,7 @@ def activities_of(kernels: dict[str, np.ndarray], waits: Intervals = NOTHING) ->
     """
     kind, direction = kernels["class"], kernels["direction"]
     start, end = kernels["start_ns"], kernels["start_ns"] + kernels["duration_ns"]
-    moves = np.isin(kind, ("memcpy", "memset"))
+    moves = of_class(kernels, "memcpy", "memset")
     loader = (kind == "loader") | (direction == "loader")
     communication = (kind == "communication") & ~loader
 
@@ -268,6 +267,11 @@ def activities_of(kernels: dict[str, np.ndarray], waits: Intervals = NOTHING) ->
         queued=queued(kernels) if "launch_ns" in kernels else None,
         unseen=_after(end),
     )
+
+
+def of_class(kernels: dict[str, np.ndarray], *names: str) -> np.ndarray:
+    """Which kernels are of one of these classes."""
+    return np.any([kernels["class"] == name for name in names], axis=0)
 
 
 def _after(end: np.ndarray) -> Intervals:

@@ -8,11 +8,12 @@ differences between clocks; what remains at single ends is the residual. Groups 
 clocks of all their ranks. Ranks that no chain of groups connects cannot be aligned.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from profiling.attribution.messages import ONE_OF_SEVERAL
 
@@ -20,29 +21,6 @@ from profiling.attribution.messages import ONE_OF_SEVERAL
 # of a broadcast, or a sender, may be done while others are still to come.
 TOGETHER = ("allreduce", "reducescatter", "allgather", "alltoall", "barrier")
 _MANY = 30  # calls from which on a drift can be told from scatter
-
-
-@dataclass(frozen=True)
-class Calls:
-    """One rank's collectives in attributed batches, in order of their start; arrays of one element a call."""
-
-    rank: int
-    batches: int  # attributed batches that hold kernels
-    batch_index: np.ndarray
-    start_ns: np.ndarray
-    end_ns: np.ndarray
-    kind: np.ndarray
-    bytes: np.ndarray  # NaN: not known
-    group: np.ndarray  # the process group, one text for all its ranks; "": not recorded, and taken to be all
-    group_size: np.ndarray  # its ranks; 0: not recorded
-    # The share of each in what is exposed and what is hidden in the recorded batches; empty: not asked.
-    exposed_ns: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    hidden_ns: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    # Of ``counted_batches``, those whose kernels lie in their time: what is exposed is of these.
-    timed: int = 0
-    # Which are in batches that count (no warm-up), and how many of ``batches`` do; empty: not asked.
-    counted: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
-    counted_batches: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,92 +48,82 @@ class Shared:
     """The collectives of one kind of one process group, matched.
 
     Attributes:
-        group, kind: as :class:`Calls` has them.
+        kind: of the collectives; empty: of several kinds.
         members: places of its ranks among the run's.
-        calls: (members, calls), which of each member's calls they are.
+        calls: (members, calls), the rows of each member's calls among the run's.
     """
 
-    group: str
     kind: str
     members: tuple[int, ...]
     calls: np.ndarray
 
-    def of(self, values: Sequence[np.ndarray]) -> np.ndarray:
-        """Values of each rank's calls as an array (members, calls) of these."""
-        return np.stack([values[member][call] for member, call in zip(self.members, self.calls, strict=True)])
-
 
 @dataclass(frozen=True)
 class Matched:
-    """A run's collectives on common clocks; of each rank an array of one element a call.
+    """A run's collectives on common clocks.
 
     Attributes:
-        start_ns, end_ns: on the reference clock, that of the lowest rank that the rank's groups lead to.
-        transfer_ns: from the arrival of a group's last rank to each rank's end; NaN: the call is not matched.
+        calls: those of :func:`match`, and with ``entered_ns`` and ``left_ns``, their start and end on the
+            reference clock, that of the lowest rank that the rank's groups lead to; ``transfer_ns``, from the
+            arrival of a group's last rank to each rank's end (NaN: the call is not matched); and ``call``, a
+            number from 1 that the same call has on all ranks (0: it is not matched).
         residual_ns: median difference of single ends after the alignment of clocks.
         clocks: of the ranks.
         reference: of each rank the place of the rank whose clock is its reference.
         shared: the matched collectives.
-        unmatched: the kinds of those that are not matched, and why.
     """
 
-    start_ns: tuple[np.ndarray, ...]
-    end_ns: tuple[np.ndarray, ...]
-    transfer_ns: tuple[np.ndarray, ...]
+    calls: pd.DataFrame
     residual_ns: float
     clocks: tuple[Clock, ...]
     reference: np.ndarray
     shared: tuple[Shared, ...]
-    unmatched: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def numbers(self) -> tuple[np.ndarray, ...]:
-        """Of each rank's calls a number from 1 that the same call has on all ranks; 0: it is not matched."""
-        of_ranks = tuple(np.zeros(len(start), np.uint64) for start in self.start_ns)
-        first = 1
-        for shared in self.shared:
-            number = np.arange(first, first := first + shared.calls.shape[1], dtype=np.uint64)
-            for member, calls in zip(shared.members, shared.calls, strict=True):
-                of_ranks[member][calls] = number
-        return of_ranks
 
 
-def match(ranks: Sequence[Calls]) -> Matched | None:
-    """Find the collectives that ranks made together, and align their clocks; None if there is none.
+Unmatched = list[tuple[str, str]]  # kinds of collectives, and why they are not matched
+
+
+def match(calls: pd.DataFrame, ranks: int) -> tuple[Matched | None, Unmatched]:
+    """Find the collectives that ranks made together, and align their clocks.
 
     Within a process group all ranks leave a collective of all at nearly the same moment: the median
     difference of its ends is the difference of the clocks, and its change over the recording their drift. The
     remaining difference of single ends is the residual.
+
+    Args:
+        calls: a row a call, in order of ranks and starts. ``place`` of the rank; ``step``; ``collective``;
+            ``group``, the process group, one text for all its ranks (empty: not recorded, and taken to be
+            all); ``group_size``, its ranks (0: not recorded); ``start_ns, end_ns`` on the rank's clock.
+        ranks: how many there are, some of which may have made none.
+
+    Returns:
+        None: there is none; and the kinds of those that are not matched, with the reason that they share.
     """
-    matched, left_out = _shared(ranks)
-    if not matched and any(len(calls.kind) for calls in ranks):
-        return None
+    matched, left_out = _shared(calls, ranks)
+    if not matched:
+        return None, _by_reason(left_out)
     groups = together(matched) or _pooled(matched)
-    clocks, reference = _clocks(ranks, groups)
-    start, end = (
-        tuple(clock.to_reference(getattr(calls, name)) for clock, calls in zip(clocks, ranks, strict=True))
-        for name in ("start_ns", "end_ns")
-    )
-    transfer = tuple(np.full(len(calls.kind), np.nan) for calls in ranks)
+    start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    clocks, reference = _clocks(end, ranks, groups)
+    of_call: list[Any] = [
+        np.array(values)[calls["place"]] for values in zip(*map(astuple, clocks), strict=True)
+    ]
+    start, end = (Clock(*of_call).to_reference(times) for times in (start, end))
+    transfer, number = np.full(len(calls), np.nan), np.zeros(len(calls), np.uint64)
     for shared in matched:
+        number[shared.calls] = number.max() + np.arange(1, shared.calls.shape[1] + 1, dtype=np.uint64)
         if len(set(reference[list(shared.members)])) > 1:
             left_out.append((shared.kind, "clocks unknown"))
-            continue
-        lasted = np.maximum(shared.of(end) - shared.of(start).max(axis=0), 0)
-        for member, calls, values in zip(shared.members, shared.calls, lasted, strict=True):
-            transfer[member][calls] = values
-    rest = [np.abs(group.of(end) - group.of(end)[0])[1:].ravel() for group in groups]
+        else:
+            last = start[shared.calls].max(axis=0)
+            transfer[shared.calls] = np.maximum(end[shared.calls] - last, 0)
+    rest = [np.abs(end[group.calls] - end[group.calls[0]])[1:].ravel() for group in groups]
     residual = float(np.median(np.concatenate(rest))) if sum(map(len, rest)) else 0.0
-    why = tuple(_by_reason(left_out))
-    return Matched(start, end, transfer, residual, clocks, reference, tuple(matched), why)
+    calls = calls.assign(entered_ns=start, left_ns=end, transfer_ns=transfer, call=number)
+    return Matched(calls, residual, clocks, reference, tuple(matched)), _by_reason(left_out)
 
 
-def unmatched(ranks: Sequence[Calls]) -> list[tuple[str, str]]:
-    """Which of the ranks' collectives cannot be matched, and why."""
-    return _by_reason(_shared(ranks)[1])
-
-
-def _by_reason(left_out: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def _by_reason(left_out: Unmatched) -> Unmatched:
     """Kinds with the reason that they share: ``allgather, allreduce``."""
     of_reason: dict[str, dict[str, None]] = {}
     for kind, reason in left_out:
@@ -176,82 +144,54 @@ def _pooled(matched: Sequence[Shared]) -> list[Shared]:
     for members, of_kinds in by_members.items():
         calls = np.concatenate(of_kinds, axis=1)
         # In the order of the first rank's calls, which is that of time.
-        groups.append(Shared("", "", members, calls[:, np.argsort(calls[0], kind="stable")]))
+        groups.append(Shared("", members, calls[:, np.argsort(calls[0], kind="stable")]))
     return sorted(groups, key=lambda group: (-len(group.members), group.members))
 
 
-def _shared(ranks: Sequence[Calls]) -> tuple[list[Shared], list[tuple[str, str]]]:
+def _shared(calls: pd.DataFrame, ranks: int) -> tuple[list[Shared], Unmatched]:
     """The collectives that all ranks of their group made; the kinds of those that are not, and why."""
-    calls_of: dict[tuple[str, int, str], dict[int, np.ndarray]] = {}
-    for place, calls in enumerate(ranks):
-        for key, of_key in _by_key(calls).items():
-            calls_of.setdefault(key, {})[place] = of_key
     matched, left_out = [], []
-    for (group, size, kind), of_rank in calls_of.items():
-        members = tuple(sorted(of_rank))
-        steps = [ranks[member].batch_index[of_rank[member]] for member in members]
-        if group == ONE_OF_SEVERAL or len(members) > (size or len(ranks)):
+    step = calls["step"].to_numpy()
+    families: Any = calls.groupby(["group", "group_size", "collective"], sort=False)["place"]
+    for (group, size, kind), of in families:
+        members, counts = np.unique(of, return_counts=True)
+        rows = of.index.to_numpy()
+        if group == ONE_OF_SEVERAL or len(members) > (size or ranks):
             left_out.append((kind, "groups not recorded"))
-        elif len(members) != (size or len(ranks)):
+        elif len(members) != (size or ranks):
             left_out.append((kind, "ranks not recorded"))
-        elif any(not np.array_equal(of_member, steps[0]) for of_member in steps):
+        elif (counts != counts[0]).any() or np.ptp(step[rows.reshape(len(members), -1)], axis=0).any():
             left_out.append((kind, "different calls"))
         else:
-            matched.append(Shared(group, kind, members, np.stack([of_rank[member] for member in members])))
+            matched.append(Shared(kind, tuple(members.tolist()), rows.reshape(len(members), -1)))
     return matched, left_out
 
 
-def _by_key(calls: Calls) -> dict[tuple[str, int, str], np.ndarray]:
-    """Which of a rank's calls are of each group, its size, and kind."""
-    known: dict[Any, int] = {}
-    keys = zip(calls.group.tolist(), calls.group_size.tolist(), calls.kind.tolist(), strict=True)
-    code = np.fromiter((known.setdefault(key, len(known)) for key in keys), np.int64, len(calls.kind))
-    order = np.argsort(code, kind="stable")
-    parts = np.split(order, np.searchsorted(code[order], np.arange(1, len(known))))
-    return {key: part for key, part in zip(known, parts, strict=False) if len(part)}
-
-
-def _clocks(ranks: Sequence[Calls], groups: Sequence[Shared]) -> tuple[tuple[Clock, ...], np.ndarray]:
+def _clocks(end_ns: np.ndarray, ranks: int, groups: Sequence[Shared]) -> tuple[tuple[Clock, ...], np.ndarray]:
     """Each rank's clock, and the place of the rank whose clock is its reference.
 
     From the lowest rank the clocks are followed through groups, the largest first.
     """
-    clocks = [Clock()] * len(ranks)
-    reference = np.full(len(ranks), -1)
-    of_rank: dict[int, list[int]] = {}
-    for number, group in enumerate(groups):
-        for member in group.members:
-            of_rank.setdefault(member, []).append(number)
-    for root in range(len(ranks)):
+    clocks = [Clock()] * ranks
+    reference = np.full(ranks, -1)
+    for root in range(ranks):
         if reference[root] >= 0:
             continue
         reference[root] = root
-        connected = [groups[number] for number in _connected(root, groups, of_rank)]
         reached = True
         while reached:
             reached = False
-            for group in connected:
+            for group in groups:
                 of_members = reference[list(group.members)]
                 if not ((of_members == root).any() and (of_members < 0).any()):
                     continue
                 reached, known = True, int(np.argmax(of_members == root))
-                ends = group.of([calls.end_ns for calls in ranks])
+                ends = end_ns[group.calls]
                 on_reference = clocks[group.members[known]].to_reference(ends[known])
                 for member, end in zip(group.members, ends, strict=True):
                     if reference[member] < 0:
                         clocks[member], reference[member] = _clock(on_reference, end), root
     return tuple(clocks), reference
-
-
-def _connected(root: int, groups: Sequence[Shared], of_rank: Mapping[int, Sequence[int]]) -> list[int]:
-    """Which groups a rank is in, or is led to by ranks that it shares one with; in their order."""
-    found = set(of_rank.get(root, ()))
-    queue = list(found)
-    while queue:
-        more = {number for member in groups[queue.pop()].members for number in of_rank[member]} - found
-        found |= more
-        queue += more
-    return sorted(found)
 
 
 def _clock(reference_ns: np.ndarray, rank_ns: np.ndarray) -> Clock:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pandas as pd
 
 from analysis.display.metrics import OF_A_RUN, RANK, Metric
 from analysis.display.terminal import Answer
-from analysis.frames.anatomy import collectives, trace_of
+from analysis.frames.anatomy import RunTrace, trace_of
 from analysis.frames.divide import length, union
 from analysis.frames.measure import measure
 from analysis.frames.study import Source, Study
@@ -49,7 +50,7 @@ AT_ONCE = 1.05
 _CAPTION = "Wait: until the last rank enters the collective; transfer: after that."
 
 
-def bus_factor(kind: str, ranks: int) -> float:
+def bus_factor(kind: str, ranks: float) -> float:
     """Bus over algorithm bandwidth, as in nccl-tests (doc/PERFORMANCE.md)."""
     share = (ranks - 1) / ranks
     factors = {"allreduce": 2 * share, "allgather": share, "reducescatter": share, "alltoall": share}
@@ -89,87 +90,81 @@ def communication(study: Study, by: str = "run") -> Answer:
 
 def _of_run(study: Study, source: Source, by_rank: bool) -> pd.DataFrame | None:
     trace = trace_of(study, source)
-    if not trace.has_collectives:
+    if not len(trace.collectives):
         if source.ranks > 1:
             study.note("not_recorded", source, what="collectives")
         return None
     trace.note_unmatched(study)
-    measured = {}  # bytes/s, bus bandwidth of an allreduce on as many ranks and nodes, by the number of ranks
+    measured = {}
     if study.calibration is not None and source.manifest is not None:
         run = source.manifest.run
-        measured = {run.ranks: bus} if (bus := study.calibration.bus_bytes_per_s(run)) else {}
-    calls = collectives(trace)
-    shape_of = shapes(calls, [one.rank for one in trace.calls])
-    calls = calls.assign(shape=calls["group"].map(shape_of))
-    of_ranks = {one.rank: (one.counted_batches, one.timed) for one in trace.calls}
-    steps = pd.DataFrame(of_ranks, index=["counted", "timed"])
-    made = []
-    families: Any = calls.groupby(["collective", "shape"], sort=False)
-    for (kind, shape), family in families:
-        family = family[family["counted"]]
-        if family.empty:
-            continue  # of the warm-up alone
-        recorded = int(family["group_size"].max())
-        for rank in steps if by_rank else [None]:
-            groups = tuple(group for group in shape if rank is None or rank in group)
-            if rank is not None and (not steps[rank]["counted"] or (shape and not groups)):
-                continue  # it recorded nothing, or is in no such group
-            of = family if rank is None else family[family["rank"] == rank]
-            counted, timed = steps.sum(axis=1) if rank is None else steps[rank]
-            row = {"run": trace.source.id, "rank": rank, "collective": kind, **described(groups)}
-            if groups:
-                # As recorded; of a group of all ranks that are there it is that of the job.
-                whole = trace.source.ranks if len(groups[0]) == steps.shape[1] else len(groups[0])
-                row["group_size"] = recorded or whole
-            row |= figures(of, counted, timed, trace.matched.residual_ns if trace.matched else math.nan)
-            made.append(row | bandwidth(kind, row["group_size"], row, measured))
-    return pd.DataFrame(made, columns=["run", "rank", *(metric.name for metric in METRICS)]).astype(
-        dict.fromkeys(("rank", "group_size", "groups"), "Int64")
+        measured = {run.ranks: study.calibration.bus_bytes_per_s(run)}
+    return figures(trace, by_rank, measured)
+
+
+def figures(
+    trace: RunTrace, by_rank: bool = False, measured: Mapping[int, float | None] = MappingProxyType({})
+) -> pd.DataFrame:
+    """Collectives of a run by kind and shape of their groups (and rank): ``run``, :data:`METRICS`.
+
+    Args:
+        measured: bytes/s, the bus bandwidth of an allreduce on as many ranks and nodes, by ranks.
+    """
+    ranks = pd.DataFrame([(one.rank, one.counted, one.timed) for one in trace.ranks]).set_index(0)
+    calls = trace.collectives
+    calls = calls.assign(
+        shape=calls["group"].map(shapes(calls, list(ranks.index))), ns=calls["end_ns"] - calls["start_ns"]
     )
-
-
-def figures(calls: pd.DataFrame, steps: int, timed: int, residual_ns: float) -> dict[str, Any]:
-    """The figures of calls in so many steps of ranks; of ``timed`` steps it is known what was exposed."""
-    moved, transfer = calls["bytes"].sum(skipna=False), calls["transfer_ns"].sum(skipna=False)
-    duration = calls["duration_ns"].sum()
-    known = moved if moved > 0 else math.nan
-    row = {
-        "calls_per_step": len(calls) / steps,
-        "mbyte_per_call": known / len(calls) / 1e6 if len(calls) else math.nan,
+    calls["kind"] = calls.groupby(["collective", "shape"], sort=False).ngroup()
+    calls = calls[calls["counted"]].reset_index(drop=True)  # without what is of the warm-up alone
+    grouped = calls.groupby(["kind", "rank"] if by_rank else ["kind"])
+    count = grouped.size()
+    sums = grouped[["bytes", "ns", "transfer_ns", "exposed_ns", "overlapped_ns"]].sum(skipna=False)
+    known = sums["bytes"].where(sums["bytes"] > 0)
+    steps, timed = (ranks.loc[count.index.get_level_values("rank")].T if by_rank else ranks.sum()).to_numpy()
+    # Of a rank's calls that overlap, the time of any.
+    end = calls["end_ns"].to_numpy()
+    begin = end - calls["transfer_ns"].fillna(0).to_numpy().astype(np.int64)
+    rows_of = calls.groupby(["kind", "rank"]).indices
+    of_ranks = pd.Series({key: length(union(begin[rows], end[rows])) for key, rows in rows_of.items()})
+    transferring = of_ranks if by_rank else of_ranks.groupby(level=0).sum()
+    first = grouped.agg({"rank": "first", "collective": "first", "shape": "first", "group_size": "max"})
+    groups = pd.DataFrame([
+        described([group for group in shape if not by_rank or rank in group])
+        for rank, shape in zip(first["rank"], first["shape"], strict=True)
+    ], first.index)  # fmt: skip
+    # As recorded; of a group of all ranks that are there it is that of the job.
+    size = groups["group_size"].astype(float)
+    size = size.where(size != len(ranks), trace.source.ranks)
+    size = first["group_size"].where((first["group_size"] > 0) & size.notna(), size)
+    matched = sums["transfer_ns"].notna()
+    algbw = known / sums["transfer_ns"].where(sums["transfer_ns"] > 0)
+    busbw = algbw * [bus_factor(*of) for of in zip(first["collective"], size, strict=True)]
+    frame = pd.DataFrame({
+        "run": trace.source.id,
+        "rank": first["rank"] if by_rank else None,
+        "collective": first["collective"],
+        "group_size": size,
+        "groups": groups["groups"],
+        "group_ranks": groups["group_ranks"],
+        "calls_per_step": count / steps,
+        "mbyte_per_call": known / count / 1e6,
         "mbyte_per_step": known / steps / 1e6,
-        "ms_per_step": duration / steps / 1e6,
-        "exposed_ms": calls["exposed_ns"].sum() / timed / 1e6 if timed else math.nan,
-        "overlapped_ms": calls["overlapped_ns"].sum() / timed / 1e6 if timed else math.nan,
-        "attributed_steps": int(steps),
-    }
-    if math.isnan(residual_ns) or math.isnan(transfer):
-        return row
-    end = calls["end_ns"].astype(np.int64)
-    begin = end - calls["transfer_ns"].astype(np.int64)
-    ranks = calls.groupby("rank").groups.values()
-    transferring = sum(length(union(begin[of].to_numpy(), end[of].to_numpy())) for of in ranks)
-    return row | {
-        "transfer_ms": transfer / steps / 1e6,
-        "transferring_ms": transferring / steps / 1e6,
-        "wait_ms": (duration - transfer) / steps / 1e6,
-        "clock_residual_us": residual_ns / 1e3,
-        "algbw_gb_per_s": known / transfer if transfer else math.nan,
-    }
-
-
-def bandwidth(
-    kind: str, ranks: int, figures: Mapping[str, Any], measured: Mapping[int, float]
-) -> dict[str, Any]:
-    """What the interconnect carried, by the algorithm's bandwidth; empty where that is not known."""
-    if not figures.get("algbw_gb_per_s", math.nan) >= 0:
-        return {}
-    bus = figures["algbw_gb_per_s"] * bus_factor(kind, ranks)
-    bound = measured.get(ranks)
-    return {
-        "busbw_gb_per_s": bus,
-        "busbw_together_gb_per_s": bus * figures["transfer_ms"] / figures["transferring_ms"],
-        "busbw_of_measured_pct": 100 * bus * 1e9 / bound if bound else math.nan,
-    }
+        "ms_per_step": sums["ns"] / steps / 1e6,
+        "transfer_ms": sums["transfer_ns"] / steps / 1e6,
+        "transferring_ms": transferring.where(matched) / steps / 1e6,
+        "wait_ms": (sums["ns"] - sums["transfer_ns"]) / steps / 1e6,
+        "exposed_ms": sums["exposed_ns"] / timed / 1e6,
+        "overlapped_ms": sums["overlapped_ns"] / timed / 1e6,
+        "algbw_gb_per_s": algbw,
+        "busbw_gb_per_s": busbw,
+        "busbw_together_gb_per_s": busbw * sums["transfer_ns"] / transferring,
+        "busbw_of_measured_pct": 1e11 * busbw / size.map(measured).astype(float),
+        "clock_residual_us": trace.matched.residual_ns / 1e3 if trace.matched else math.nan,
+        "attributed_steps": steps,
+    })  # fmt: skip
+    frame.loc[~matched, "clock_residual_us"] = math.nan
+    return frame.astype(dict.fromkeys(("rank", "group_size", "groups"), "Int64"))
 
 
 # --- process groups -----------------------------------------------------------------------------------
@@ -202,7 +197,7 @@ def shapes(calls: pd.DataFrame, ranks: Sequence[int]) -> dict[str, Shape]:
 _SHOWN, _SHOWN_RANKS = 3, 8  # groups, and ranks of a group, that are named
 
 
-def described(shape: Shape) -> dict[str, Any]:
+def described(shape: Sequence[Members]) -> dict[str, Any]:
     """Columns of a row: how many ranks a group has, how many groups there are, and which."""
     if not shape:
         return dict.fromkeys(("group_size", "groups", "group_ranks"))

@@ -250,11 +250,11 @@ def _selected_ranks(trace: RunTrace, steps: Sequence[int]) -> list[int]:
     last: Counter[int] = Counter()
     clocks: Sequence[Clock] = [Clock()] * len(trace.ranks)
     if (matched := trace.matched) is not None:
-        clocks = matched.clocks
-        for shared in matched.shared:
-            inside = np.isin(trace.calls[shared.members[0]].batch_index[shared.calls[0]], steps)
-            entered = shared.of(matched.start_ns)[:, inside]
-            last.update(shared.members[row] for row in entered.argmax(axis=0).tolist())
+        clocks, calls = matched.clocks, matched.calls
+        arrived = (
+            calls[(calls["call"] > 0) & calls["step"].isin(steps)].groupby("call")["entered_ns"].idxmax()
+        )
+        last.update(calls["place"][arrived].tolist())
     for step in steps:
         recorded = [place for place, rank in enumerate(trace.ranks) if step in rank.batch_index]
         of_step = ((trace.ranks[place], clocks[place]) for place in recorded)
@@ -280,7 +280,8 @@ def _groups(trace: RunTrace, places: Collection[int], ranks: Sequence[Recorded])
         for rank in ranks:
             yield _paths([rank], [Clock()], [])
         return
-    place = {calls.rank: number for number, calls in enumerate(trace.calls)}
+    place = {one.rank: number for number, one in enumerate(trace.ranks)}
+    first = np.searchsorted(matched.calls["place"], range(len(trace.ranks)))  # call of each rank
     for clock in np.unique(matched.reference).tolist():
         members = [rank for rank in ranks if matched.reference[place[rank.rank]] == clock]
         position = {place[rank.rank]: number for number, rank in enumerate(members)}
@@ -289,8 +290,9 @@ def _groups(trace: RunTrace, places: Collection[int], ranks: Sequence[Recorded])
             read = [member for member in shared.members if member in places]
             if read and all(member in position for member in read):
                 rows = [row for row, member in enumerate(shared.members) if member in position]
+                numbers = (shared.calls - first[list(shared.members), None])[rows]
                 of_rows = tuple(position[shared.members[row]] for row in rows)
-                collectives.append(replace(shared, members=of_rows, calls=shared.calls[rows]))
+                collectives.append(replace(shared, members=of_rows, calls=numbers))
         if members:
             yield _paths(members, [matched.clocks[place[rank.rank]] for rank in members], collectives)
 

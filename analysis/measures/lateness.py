@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import pandas as pd
 
 from analysis.frames import matching
 from analysis.frames.behind import WAITS
-from analysis.frames.matching import Calls, Matched, Shared
+from analysis.frames.matching import Matched, Shared
 from analysis.frames.steps import Series, in_steps
 from analysis.statistics import estimates
 
@@ -193,26 +194,24 @@ def _parts_before_exchange(series: Series, steps: np.ndarray) -> dict[str, np.nd
     return before | {name: stages[name][:, steps] for name in ("load", "forward")}
 
 
-def of_collectives(ranks: Sequence[Calls], matched: Matched, series: Series) -> Lateness | None:
+def of_collectives(matched: Matched, series: Series) -> Lateness | None:
     """From the collectives of recorded steps that count; None if no group left one together.
 
     A step is judged by the collective at which the last rank was latest, so that a rank that is late for
     several of them is late once. Ranks are compared within their process group. Of several groups of a rank,
     the one whose last rank was latest counts.
-
-    Args:
-        ranks: of a run, in order; ``matched`` is of the same.
     """
     together = matching.together(matched.shared)
+    step = matched.calls["step"].to_numpy()
     groups = []
     for group in together:
-        counts = in_steps(ranks[group.members[0]].batch_index[group.calls[0]], series.counted)
+        counts = in_steps(step[group.calls[0]], series.counted)
         groups += [replace(group, calls=group.calls[:, counts])] if counts.any() else []
     if not groups:
         return None
-    judged = [_of_group(ranks, matched, group) for group in groups]
+    judged = [_of_group(matched.calls, group) for group in groups]
     steps = np.unique(np.concatenate([of_group for of_group, _ in judged]))
-    shape = (len(ranks), len(steps))
+    shape = (len(matched.clocks), len(steps))
     late, behind, alone = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     widest = np.full(shape, -np.inf)
     for (of_group, figures), group in zip(judged, groups, strict=True):
@@ -224,33 +223,33 @@ def of_collectives(ranks: Sequence[Calls], matched: Matched, series: Series) -> 
             of_all[cells] = np.where(counts, values, of_all[cells])
     parts = {name: over_others(values) for name, values in _parts_before_exchange(series, steps).items()}
     step_ns = float(np.median(series.step_ns[steps]))
-    residual = _residual(matched, together, len(ranks))
+    residual = _residual(matched, together)
     return Lateness(BY_COLLECTIVES, steps, late, behind, alone, parts, step_ns, residual)
 
 
 def _of_group(
-    ranks: Sequence[Calls], matched: Matched, group: Shared
+    calls: pd.DataFrame, group: Shared
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """The steps of a group, and of its members what :class:`Lateness` calls late, behind and alone."""
-    lasted = group.of([calls.end_ns - calls.start_ns for calls in ranks]).astype(float)
-    of_call = ranks[group.members[0]].batch_index[group.calls[0]].astype(int)
+    lasted = (calls["end_ns"] - calls["start_ns"]).to_numpy()[group.calls].astype(float)
+    of_call = calls["step"].to_numpy()[group.calls[0]]
     order = np.argsort(of_call, kind="stable")
     steps, first = np.unique(of_call[order], return_index=True)
-    chosen = [calls[_widest(-lasted[:, calls, None])[0]] for calls in np.split(order, first[1:])]
+    chosen = [few[_widest(-lasted[:, few, None])[0]] for few in np.split(order, first[1:])]
     late = over_others(-lasted[:, chosen])
-    start = group.of(matched.start_ns)[:, chosen]
+    start = calls["entered_ns"].to_numpy()[group.calls[:, chosen]]
     behind = over_others(start - start.min(axis=0))
     return steps, (late, behind, _alone(-lasted[:, chosen], late))
 
 
-def _residual(matched: Matched, groups: Sequence[Shared], ranks: int) -> np.ndarray:
+def _residual(matched: Matched, groups: Sequence[Shared]) -> np.ndarray:
     """Of each rank, to within what nine of ten of its ends agree with those of its groups, ns."""
-    distances: list[list[np.ndarray]] = [[] for _ in range(ranks)]
+    left, distance = matched.calls["left_ns"].to_numpy(), matched.calls["left_ns"] * np.nan
     for group in groups:
-        ends = group.of(matched.end_ns)
-        for member, values in zip(group.members, np.abs(ends - np.median(ends, axis=0)), strict=True):
-            distances[member].append(values)
-    return np.array([np.percentile(np.concatenate(of), 90) if of else 0.0 for of in distances])
+        ends = left[group.calls]
+        distance[group.calls.ravel()] = np.abs(ends - np.median(ends, axis=0)).ravel()
+    within = distance.groupby(matched.calls["place"]).quantile(0.9)
+    return within.reindex(range(len(matched.clocks))).fillna(0.0).to_numpy()
 
 
 # --- chance -------------------------------------------------------------------------------------------

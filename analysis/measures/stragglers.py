@@ -140,7 +140,7 @@ def _lateness(study: Study, source: Source) -> Lateness | None:
         if source.fields["profile"] != "none":
             trace = trace_of(study, source)
             trace.note_unmatched(study)
-            lateness = of_collectives(trace.calls, trace.matched, series) if trace.matched else None
+            lateness = of_collectives(trace.matched, series) if trace.matched else None
         lateness = lateness or of_stages(series)
     if lateness is None:
         study.note("stragglers_unknown", source, reason=reason or "no steady steps")

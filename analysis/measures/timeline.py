@@ -321,15 +321,16 @@ def _aligned(study: Study, source: Source, ranks: list[_Rank], timeline: Written
         return ranks
     run = study.use(source, lambda one: trace_of(study, one))
     matched = run.matched if run else None
-    if run is None or matched is None or [calls.rank for calls in run.calls] != [one.number for one in ranks]:
+    if run is None or matched is None or [one.rank for one in run.ranks] != [one.number for one in ranks]:
         timeline.note("clocks_unmatched", n=len(ranks))
         return ranks
     timeline.clock_residual_ns = matched.residual_ns
     if (clocks := len(np.unique(matched.reference))) > 1:
         timeline.note("clocks_unmatched", n=clocks)
+    numbers = [matched.calls.loc[matched.calls["rank"] == rank.number, "call"] for rank in ranks]
     return [
-        replace(rank, clock=clock, calls=calls)
-        for rank, clock, calls in zip(ranks, matched.clocks, matched.numbers, strict=True)
+        replace(rank, clock=clock, calls=calls.to_numpy())
+        for rank, clock, calls in zip(ranks, matched.clocks, numbers, strict=True)
     ]
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.frames.anatomy import RunTrace, anatomy_of, collectives, trace_of
+from analysis.frames.anatomy import RunTrace, anatomy_of, trace_of
 from analysis.frames.kernel_sums import query_arrays
 from analysis.frames.steps import counted_steps, in_steps
 from analysis.frames.study import Source, Study, reading
@@ -90,7 +90,7 @@ def traced(study: Study, point: Point) -> Traced | str:
     calls, late = (allreduces(trace), NOBODY) if point.world_size > 1 else (None, NOBODY)
     if calls is not None:
         assert trace.matched is not None
-        late = late_ranks(of_collectives(trace.calls, trace.matched, series), source.hosts)
+        late = late_ranks(of_collectives(trace.matched, series), source.hosts)
     # Of a program that was watched, the precision of gradients may be unknown.
     wire_bytes = WIRE_BYTES.get(source.fields["grad"])
     ready = gradients or (_sent(calls, recorded, wire_bytes) if wire_bytes else None)
@@ -270,14 +270,15 @@ def allreduces(trace: RunTrace) -> pd.DataFrame | None:
         0's), ``arrived_ns`` (when the last rank had come), ``end_ns`` (median over ranks).
     """
     ranks = trace.source.world_size
-    if len(trace.ranks) != ranks or not trace.has_collectives or trace.matched is None:
+    if len(trace.ranks) != ranks or trace.matched is None:
         return None
-    calls = collectives(trace)
+    calls = trace.collectives
     calls = calls[(calls["collective"] == "allreduce") & (calls["call"] > 0)]
     calls = calls[calls.groupby("call")["rank"].transform("size") == ranks]
-    arrived = calls.groupby("call")["start_ns"].transform("max")
+    calls = calls.assign(start_ns=calls["entered_ns"])
+    arrived = calls.groupby("call")["entered_ns"].transform("max")
     # Since the arrival, so that a float holds it to the nanosecond.
-    lasted = (calls["end_ns"] - arrived).groupby(calls["call"]).transform("median").round().astype(np.int64)
+    lasted = (calls["left_ns"] - arrived).groupby(calls["call"]).transform("median").round().astype(np.int64)
     calls = calls.assign(arrived_ns=arrived, end_ns=arrived + lasted)
     return calls.loc[calls["rank"] == 0, ["step", "bytes", "start_ns", "arrived_ns", "end_ns"]]
 

@@ -1,6 +1,12 @@
 """Rows of measures as DataFrames."""
 
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
 from analysis.display.metrics import records
+from analysis.frames.matching import Matched, match
 from analysis.measures import critical_path, kernels, scaled, stragglers
 
 
@@ -22,3 +28,14 @@ def stragglers_rows(study, by="rank"):
 
 def critical_path_rows(study, by=()):
     return records(critical_path.critical_path(study, by=by).rows)
+
+
+def matched_of(ranks: Sequence[pd.DataFrame]) -> Matched | None:
+    """The collectives of ranks, each with a frame of its calls."""
+    calls = pd.concat([one.assign(place=place) for place, one in enumerate(ranks)], ignore_index=True)
+    return match(calls, len(ranks))[0]
+
+
+def by_rank(matched: Matched, name: str) -> list[np.ndarray]:
+    """A column of a run's calls, an array a rank."""
+    return [of.to_numpy() for _, of in matched.calls.groupby("place")[name]]

@@ -8,17 +8,17 @@ import pyarrow.compute as pc
 import pytest
 
 from analysis.display.metrics import records
-from analysis.frames.anatomy import arrays_of, calls_of, collectives
+from analysis.frames.anatomy import arrays_of, calls_of, calls_of_run
 from analysis.frames.divide import activities_of
 from analysis.frames.load import load
-from analysis.frames.matching import match
-from analysis.measures.communication import bandwidth, communication, figures
+from analysis.measures.communication import communication, figures
 from analysis.report.communication import together
 from jobs import store
 from profiling import tables
 from profiling.attribution.messages import kind_of
 from profiling.tools import read
 from tests.analysis.commands import run
+from tests.analysis.frames import by_rank, matched_of
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_tau
 
 US = 1_000
@@ -40,25 +40,25 @@ def rank_of(rank: int, starts_us, ends_us, offset_us: int = 0, compute_us=(), ba
         "duration_ns": (end - start) * US,
         "class": kind, "direction": np.full(len(rows), "bprop"), "short_name": name, "bytes": moved,
     }  # fmt: skip
-    return calls_of(rank, kernels, np.array([0]), ALWAYS, activities_of(kernels))
+    return calls_of_run([calls_of(rank, kernels, np.array([0]), ALWAYS, activities_of(kernels))])
 
 
 def test_wait_is_what_passes_before_the_last_rank_arrives():
     # Rank 1 arrives 40 us late to the first and is first at the second; both end together.
     ranks = [rank_of(0, [0, 100], [50, 160]), rank_of(1, [40, 90], [50, 160])]
-    matched = match(ranks)
-    assert (np.stack(matched.transfer_ns) == np.array([[10, 60], [10, 60]]) * US).all()
-    waited = np.stack(matched.end_ns) - np.stack(matched.start_ns) - np.stack(matched.transfer_ns)
-    assert (waited == np.array([[40, 0], [0, 10]]) * US).all()
+    calls = matched_of(ranks).calls
+    assert calls["transfer_ns"].tolist() == [10 * US, 60 * US] * 2
+    waited = calls["left_ns"] - calls["entered_ns"] - calls["transfer_ns"]
+    assert waited.tolist() == [40 * US, 0, 0, 10 * US]
 
 
 def test_clocks_are_aligned_on_the_ends():
     ends = np.arange(1, 30) * 100
     exact = rank_of(0, ends - 20, ends)
     ahead = rank_of(1, ends - 15, ends + np.arange(29) % 3 - 1, offset_us=5000)
-    matched = match([exact, ahead])
-    assert np.abs(matched.end_ns[1] - matched.end_ns[0]).max() <= 1 * US
-    assert matched.residual_ns <= 1 * US and (matched.transfer_ns[0] <= 15 * US).all()
+    matched = matched_of([exact, ahead])
+    assert np.abs(np.subtract(*by_rank(matched, "left_ns"))).max() <= 1 * US
+    assert matched.residual_ns <= 1 * US and by_rank(matched, "transfer_ns")[0].max() <= 15 * US
 
 
 def test_a_root_that_leaves_early_does_not_turn_the_clocks():
@@ -66,9 +66,10 @@ def test_a_root_that_leaves_early_does_not_turn_the_clocks():
     ranks = [rank_of(0, [0, 1000, 2000, 3000], [100, 1100, 2100, 3050]),
              rank_of(1, [0, 1000, 2000, 3000], [400, 1400, 2400, 3050], offset_us=7)]  # fmt: skip
     for one in ranks:
-        one.kind[:3] = "broadcast"
-    matched = match(ranks)
-    assert (matched.end_ns[1] - matched.end_ns[0] == np.array([300, 300, 300, 0]) * US).all()
+        one["collective"] = ["broadcast"] * 3 + ["allreduce"]
+    matched = matched_of(ranks)
+    first, second = by_rank(matched, "left_ns")
+    assert (second - first).tolist() == [300 * US] * 3 + [0]
     assert matched.residual_ns == 0
 
 
@@ -77,10 +78,11 @@ def test_a_drift_is_found_and_scatter_is_none():
     scatter = np.arange(60) % 3 - 1  # us
     drift = np.linspace(0, 500, 60).astype(int)
     exact = rank_of(0, ends - 20, ends)
-    matched = match([exact, rank_of(1, ends - 20, ends + drift + scatter, offset_us=-3000)])
-    assert np.abs(matched.end_ns[1] - matched.end_ns[0]).max() <= 4 * US and matched.residual_ns <= 2 * US
-    shifts = match([exact, rank_of(1, ends - 20, ends + scatter, offset_us=40)]).end_ns[1] - ends * US
-    assert set(shifts) == {-US, 0, US}  # one number for all
+    matched = matched_of([exact, rank_of(1, ends - 20, ends + drift + scatter, offset_us=-3000)])
+    assert np.abs(np.subtract(*by_rank(matched, "left_ns"))).max() <= 4 * US
+    assert matched.residual_ns <= 2 * US
+    shifted = matched_of([exact, rank_of(1, ends - 20, ends + scatter, offset_us=40)])
+    assert set(by_rank(shifted, "left_ns")[1] - ends * US) == {-US, 0, US}  # one number for all
 
 
 @pytest.mark.parametrize("offset_us", [0, 250_000, -3_600_000_000])
@@ -93,37 +95,36 @@ def test_planted_clocks_of_eight_real_ranks_of_one_node(shared_data, offset_us):
         kernels = arrays_of(table)
         kernels["start_ns"] = kernels["start_ns"] + offset_us * number * US
         batches = np.unique(kernels["batch_index"])
-        ranks.append(calls_of(number, kernels, batches, ALWAYS, activities_of(kernels)))
-    matched = match(ranks)
+        ranks.append(calls_of_run([calls_of(number, kernels, batches, ALWAYS, activities_of(kernels))]))
+    matched = matched_of(ranks)
     assert matched.residual_ns < 5 * US
-    ahead = np.stack([one.end_ns for one in ranks]) - matched.end_ns
+    ahead = np.stack(by_rank(matched, "end_ns")) - by_rank(matched, "left_ns")
     assert np.abs(ahead - offset_us * np.arange(8)[:, None] * US).max() < 5 * US
 
 
 def test_ranks_that_made_other_collectives_are_not_matched():
-    assert match([rank_of(0, [0, 100], [50, 160]), rank_of(1, [40], [50])]) is None
-    elsewhere = rank_of(1, [0, 100], [50, 160], batch=[0, 0])
-    elsewhere.batch_index[1] = 1
-    assert match([rank_of(0, [0, 100], [50, 160]), elsewhere]) is None
+    here, elsewhere = (rank_of(rank, [0, 100], [50, 160]) for rank in range(2))
+    assert matched_of([here, rank_of(1, [40], [50])]) is None
+    assert matched_of([here, elsewhere.assign(step=[0, 1])]) is None
 
 
 def test_exposed_is_what_no_model_kernel_hides():
     one = rank_of(0, [0, 100], [50, 160], compute_us=[(20, 120)])
-    assert list(one.exposed_ns) == [20 * US, 40 * US]
+    assert list(one["exposed_ns"]) == [20 * US, 40 * US]
 
 
 def test_collectives_that_overlap_are_counted_once():
     one = rank_of(0, [0, 30], [50, 60])
-    assert one.exposed_ns.sum() == 60 * US
+    assert one["exposed_ns"].sum() == 60 * US
 
 
 def test_transfers_that_overlap_each_other_and_what_they_carry_together():
     """Two allreduces of 1 MB, 100 us each and 60 of them at once: 140 us for both."""
-    ranks = [rank_of(rank, [0, 40], [100, 140]) for rank in (0, 1)]
-    matched = match(ranks)
-    calls = collectives(SimpleNamespace(calls=ranks, matched=matched))
-    row = figures(calls, 2, 2, matched.residual_ns)
-    row |= bandwidth("allreduce", 2, row, {})
+    matched = matched_of([rank_of(rank, [0, 40], [100, 140]) for rank in (0, 1)])
+    ranks = [SimpleNamespace(rank=rank, counted=1, timed=1) for rank in (0, 1)]
+    source = SimpleNamespace(id="mine", ranks=2)
+    trace = SimpleNamespace(source=source, ranks=ranks, collectives=matched.calls, matched=matched)
+    (row,) = records(figures(trace))
     assert row["transfer_ms"] == pytest.approx(0.2) and row["transferring_ms"] == pytest.approx(0.14)
     assert row["busbw_gb_per_s"] == pytest.approx(10)
     assert row["busbw_together_gb_per_s"] == pytest.approx(2e6 / 140e3)

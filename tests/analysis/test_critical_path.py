@@ -140,7 +140,7 @@ def test_what_would_be_saved_is_what_the_program_takes_without_it(stretched):
     group = Group(
         [recorded(number, rows, 7000 * number) for number, rows in enumerate(found)],
         clocks,
-        [Shared("", "allreduce", (0, 1), np.stack([calls, calls]))],
+        [Shared("allreduce", (0, 1), np.stack([calls, calls]))],
     )
     (path,) = group.paths(WHAT_IF)
     assert path.end_ns - path.start_ns == max(map(end_of, found)) == path.ns.sum()

@@ -6,9 +6,8 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from analysis.frames.anatomy import arrays_of, calls_of
+from analysis.frames.anatomy import arrays_of, calls_of, calls_of_run
 from analysis.frames.divide import activities_of
-from analysis.frames.matching import match
 from analysis.frames.steps import Series
 from analysis.measures import lateness as of
 from analysis.measures.lateness import (
@@ -24,6 +23,7 @@ from analysis.measures.lateness import (
 )
 from analysis.measures.stragglers import cause_of_rank
 from profiling.tools import read
+from tests.analysis.frames import matched_of
 from tests.analysis.late_ranks import BATCHES
 from tests.analysis.synthetic import MS
 
@@ -164,7 +164,8 @@ def repeated(tables, times: int):
         kernels["batch_index"], kernels["start_ns"] = step, kernels["start_ns"] + step * 10**8
         begin = one["start_ns"].min() + np.arange(times) * 10**8
         windows = (begin, begin + 10**8)
-        ranks.append(calls_of(number, kernels, np.arange(times), windows, activities_of(kernels)))
+        one = calls_of(number, kernels, np.arange(times), windows, activities_of(kernels))
+        ranks.append(calls_of_run([one]))
     return ranks
 
 
@@ -178,11 +179,11 @@ def test_eight_real_ranks(shared_data):
         shape = (8, times)
         stages = {name: np.full(shape, 2e6) for name in ("load", "forward", "backward", "update")}
         series = Series(np.full(shape, 8e6), np.full(times, 8), stages, np.full(times, True), 0)
-        found = of.of_collectives(ranks, match(ranks), series)
+        found = of.of_collectives(matched_of(ranks), series)
         assert found.residual_ns.max() < 5_000
-        waited = sorted(one.end_ns[0] - one.start_ns[0] for one in ranks[:7])[3]
-        own = ranks[7].end_ns[0] - ranks[7].start_ns[0]
-        assert ranks[7].kind[0] == "alltoall" and waited > 4_600_000
+        *others, own = (one["end_ns"].iloc[0] - one["start_ns"].iloc[0] for one in ranks)
+        waited = sorted(others)[3]
+        assert ranks[7]["collective"].iloc[0] == "alltoall" and waited > 4_600_000
         assert found.late_ns[7, -1] == pytest.approx(waited - own)
         assert (found.late_ns[[2, 6], -1] > 4_000_000).all() and found.late_ns[1, -1] < -5_000_000
         late = np.flatnonzero(found.late_ns.mean(axis=1) >= of.LATE_SHARE * found.step_ns)

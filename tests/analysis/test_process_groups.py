@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -10,7 +11,6 @@ import pytest
 from analysis.display.metrics import records
 from analysis.frames.anatomy import GROUP
 from analysis.frames.load import load
-from analysis.frames.matching import Calls, match
 from analysis.frames.steps import Series, series_of
 from analysis.measures import communication
 from analysis.measures.lateness import of_collectives
@@ -21,7 +21,7 @@ from profiling.attribution.messages import ONE_OF_SEVERAL
 from profiling.tools import read
 from tests.analysis import late_ranks
 from tests.analysis.commands import run
-from tests.analysis.frames import stragglers_rows
+from tests.analysis.frames import by_rank, matched_of, stragglers_rows
 from tests.analysis.late_ranks import BATCHES, Job, Planted
 from tests.analysis.synthetic import MS, START_NS, Truth, run_of, write_run
 from tests.profiling.traces import Trace
@@ -262,7 +262,7 @@ def test_a_group_of_which_a_rank_is_missing_costs_the_others_nothing(tmp_path):
 # --- clocks --------------------------------------------------------------------------------------------
 
 
-def calls(rank: int, groups, clock_ms: float = 0.0, batches: int = 1) -> Calls:
+def calls(rank: int, groups, clock_ms: float = 0.0, batches: int = 1) -> pd.DataFrame:
     """A rank's calls as one has them after reading."""
     rows = sorted(
         (
@@ -279,18 +279,21 @@ def calls(rank: int, groups, clock_ms: float = 0.0, batches: int = 1) -> Calls:
     )
     start, end, batch, kind, name, size = (np.array(column) for column in zip(*rows, strict=True))
     start, end = (np.rint(times * MS).astype(np.int64) for times in (start, end))
-    nothing = np.zeros(len(start))
-    return Calls(rank, batches, batch, start, end, kind.astype(object), nothing, name.astype(object), size)
+    return pd.DataFrame({
+        "step": batch, "collective": kind, "group": name, "group_size": size, "start_ns": start,
+        "end_ns": end,
+    })  # fmt: skip
 
 
 def test_clocks_are_followed_through_groups_that_have_ranks_in_common():
     """No collective is of all ranks; rank 3 is reached by way of 1 or 2. Its clock is 700 ms ahead."""
     across = (Group("3", {0: (5.0,), 2: (5.0,)}, (6.0,)), Group("4", {1: (5.0,), 3: (5.0,)}, (6.0,)))
     clocks = (0.0, 50.0, -300.0, 700.0)
-    matched = match([calls(rank, (*TENSOR, *across), clock) for rank, clock in enumerate(clocks)])
+    matched = matched_of([calls(rank, (*TENSOR, *across), clock) for rank, clock in enumerate(clocks)])
     assert [round(one.offset_ns / MS) for one in matched.clocks] == [0, 50, -300, 700]
     assert set(matched.reference) == {0} and matched.residual_ns == 0
-    assert matched.end_ns[3][-1] == matched.end_ns[0][-1]
+    left = by_rank(matched, "left_ns")
+    assert left[3][-1] == left[0][-1]
 
 
 def test_clocks_are_followed_through_a_chain_of_groups():
@@ -300,19 +303,18 @@ def test_clocks_are_followed_through_a_chain_of_groups():
         for rank in range(3)
     ]
     clocks = (0.0, 50.0, -300.0, 700.0)
-    matched = match([calls(rank, chain, clock) for rank, clock in enumerate(clocks)])
+    matched = matched_of([calls(rank, chain, clock) for rank, clock in enumerate(clocks)])
     assert [round(one.offset_ns / MS) for one in matched.clocks] == [0, 50, -300, 700]
     assert set(matched.reference) == {0}
 
 
 def test_clocks_that_no_group_joins_are_not_set_by_each_other(tmp_path):
     clocks = (0.0, 50.0, -300.0, 700.0)
-    matched = match([calls(rank, TENSOR, clock) for rank, clock in enumerate(clocks)])
+    matched = matched_of([calls(rank, TENSOR, clock) for rank, clock in enumerate(clocks)])
     assert matched.reference.tolist() == [0, 0, 2, 2]
     assert [round(one.offset_ns / MS) for one in matched.clocks] == [0, 50, 0, 1000]
-    transferred = np.concatenate(matched.transfer_ns)
-    assert (transferred == np.concatenate(matched.end_ns) - np.concatenate(matched.start_ns)).all()
-    assert len(transferred) == 8
+    of = matched.calls
+    assert (of["transfer_ns"] == of["left_ns"] - of["entered_ns"]).all() and len(of) == 8
     write(tmp_path, TENSOR, clocks_ms=clocks)
     said = run("analysis.timeline", tmp_path).err
     assert "their own: 2" in said
@@ -327,7 +329,7 @@ def test_ranks_are_late_within_their_group_only():
     ranks = [calls(rank, groups, batches=30) for rank in range(4)]
     stages = {name: np.full((4, 30), 1e6) for name in ("load", "forward", "backward", "update")}
     series = Series(np.full((4, 30), 1e7), np.full(30, 4), stages, np.full(30, True), 0)
-    found = of_collectives(ranks, match(ranks), series)
+    found = of_collectives(matched_of(ranks), series)
     assert (found.late_ns[:, 0] / MS).tolist() == [0, 0, -2, 2]
     assert (found.behind_ns[:, 0] / MS).tolist() == [0, 0, -2, 2]
     assert (found.alone_ns[:, 0] / MS).tolist() == [0, 0, 0, 2]
