@@ -6,8 +6,8 @@ from pathlib import Path
 from benchmarks.scripted_ranks import scripted, write_sweep
 from jobs import store
 from jobs.store import Manifest
+from tests.builders import ended_runs
 from tests.cluster.virtual import FOREGROUND, Cluster
-from tests.ended_runs import ended_runs
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from jobs.run import has_horovod, make_run
 from jobs.run_fields import parse_id
 from jobs.store import Manifest
 from tests.analysis.commands import run as run_analysis
+from tests.builders import ended_runs
 from tests.cluster.virtual import ENDED, FOREGROUND, ROOT, Cluster
-from tests.ended_runs import ended_runs
 
 TINY = "threads: 1, model: squeezenet1_1, loader: synthetic, batch: 2, batches: 4, image_size: 32"
 TINY += ", learning_rate: 0.001"

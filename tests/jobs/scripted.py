@@ -15,16 +15,7 @@ from jobs.machine import Machine
 from jobs.store import Manifest
 from jobs.sweep_file import Sweep, expand
 from profiling import tables
-from tests.ended_runs import ended_runs
-
-
-def put_programs(folder: Path, **scripts: str) -> None:
-    """Put shell scripts where programs are looked for."""
-    for name, text in scripts.items():
-        program = folder / name
-        program.write_text(f"#!/bin/sh\n{text}\n")
-        program.chmod(0o755)
-
+from tests.builders import ended_runs
 
 WITH_DALI = frozenset({"nvidia.dali"})
 HERE = Machine("here", "os", "cpu", cores=2, memory_bytes=1, gpus=(), driver=None, libraries=WITH_DALI)

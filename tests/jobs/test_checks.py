@@ -19,7 +19,8 @@ from jobs.site import Mpi, find_site
 from profiling.errors import Mistakes, UserError
 from profiling.presence import Presence
 from tests.analysis.commands import ROOT, run
-from tests.jobs.scripted import HERE, WITH_DALI, put_programs
+from tests.builders import put_programs
+from tests.jobs.scripted import HERE, WITH_DALI
 
 FAILURES = ROOT / "tests/cluster/failures"  # what real launchers printed
 INTERFACE = socket.if_nameindex()[0][1]

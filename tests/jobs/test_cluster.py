@@ -7,7 +7,7 @@ import pytest
 from jobs.cluster import Partition, cluster_name, count_gpus, partition
 from jobs.site import find_site
 from profiling.errors import UserError
-from tests.jobs.scripted import put_programs
+from tests.builders import put_programs
 
 ROWS = "main*|4|2|(null)\ngpu|2|64|gpu:a100:4(S:0-1),shard:8\ngpu|1|128|gpu:h100:2\n"
 

@@ -14,7 +14,7 @@ from jobs.doctor import examine, look_at_tau
 from jobs.machine import Machine, check_built_for, gpus_by_driver, is_tested
 from profiling.errors import UserError
 from profiling.tools import cupti
-from tests.jobs.scripted import put_programs
+from tests.builders import put_programs
 
 WITH_DALI = frozenset({"nvidia.dali"})
 HERE = Machine("h", "os", "cpu", 2, 1, (), None, WITH_DALI)

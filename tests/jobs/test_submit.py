@@ -12,7 +12,7 @@ from jobs import store
 from jobs.execute import SweepRecord
 from tests.analysis.commands import ROOT, Ran, one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run
-from tests.jobs.scripted import put_programs
+from tests.builders import put_programs
 
 SINFO = "main*|4|2|(null)"
 REFUSAL = "Invalid account or account/partition combination specified"

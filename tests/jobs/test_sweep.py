@@ -17,7 +17,7 @@ from jobs.store import LEFT_OUT, Manifest
 from jobs.sweep import parser, read_request
 from jobs.sweep_file import expand
 from profiling.errors import UserError
-from tests.ended_runs import ended_runs
+from tests.builders import ended_runs
 from tests.jobs.scripted import HERE, Scripted, execution, make_sweep, manifests, run_all
 from tests.jobs.scripted import batches_of_ranks as batches_of_ranks  # a fixture
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.analysis.commands import ROOT
-from tests.jobs.scripted import put_programs
+from tests.builders import put_programs
 
 PYTHON = """
 case "$*" in

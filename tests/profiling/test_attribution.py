@@ -7,7 +7,7 @@ import pytest
 from profiling.errors import UserError
 from profiling.schemas import SCHEMAS
 from profiling.tools import tool
-from tests.profiling.found import codes, data_of
+from tests.builders import codes, data_of
 from tests.profiling.traces import Trace, tensors, training_step
 
 read = tool("torch").read

@@ -6,7 +6,7 @@ from profiling.convert import main
 from profiling.tables import read
 from profiling.tools import read as read_any
 from profiling.tools import recognise
-from tests.profiling.found import data_of
+from tests.builders import data_of
 from tests.profiling.samples import NVPROF_SUMMARY, pyprof
 from tests.profiling.traces import Trace, training_step
 

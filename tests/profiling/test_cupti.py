@@ -12,6 +12,7 @@ from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tables import read
 from profiling.tools import cupti, open_capture
 from profiling.tools import read as convert_file
+from tests.builders import codes, data_of
 from tests.profiling.fake_cupti import (
     ATTRIBUTES,
     CLASSES,
@@ -19,7 +20,6 @@ from tests.profiling.fake_cupti import (
     MANGLED,
     FakeCupti,
 )  # fmt: skip
-from tests.profiling.found import codes, data_of
 
 BATCHES, FIRST = 3, 10
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from profiling.tools import recognise, tool
-from tests.profiling.found import data_of
+from tests.builders import data_of
 from tests.profiling.traces import Trace, tensors, training_step
 
 read = tool("torch").read

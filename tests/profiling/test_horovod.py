@@ -5,22 +5,13 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling.tools import recognise, tool
-from tests.profiling.found import codes, data_of
+from tests.builders import codes, data_of, tables
 from tests.profiling.samples import HOROVOD
-
-read = tool("horovod").read
-
-
-def tables(path):
-    converted = read(path)
-    return {name: table.to_pandas() for name, table in converted.tables.items()}, converted.findings
 
 
 def test_a_timeline_as_written_without_its_closing_bracket(shared_data):
     path = shared_data / "horovod/timeline_4ranks_cpu.json.gz"
-    assert recognise(path) == "horovod"
-    found, findings = tables(path)
+    found, findings = tables(path, "horovod")
     kernels, markers = found["kernels"], found["markers"]
     assert findings == []
     assert kernels["name"].value_counts().to_dict() == {"hvd:allreduce": 660, "hvd:broadcast": 13}
@@ -35,16 +26,14 @@ def test_a_timeline_as_written_without_its_closing_bracket(shared_data):
 
 def test_what_is_wrong_is_said(tmp_path):
     path = tmp_path / "rank3.json"
-    path.write_text(HOROVOD.replace('"name": "1", "ts": 105', '"name": "2", "ts": 105'))
-    found, findings = tables(path)
+    text = HOROVOD.replace('"name": "1", "ts": 105', '"name": "2", "ts": 105')
+    found, findings = tables(path, "horovod", text)
     assert data_of(findings, "profiles_missing") == [{"n": 1, "of": 3, "ranks": [1]}] and len(findings) == 1
     kernel = found["kernels"].iloc[0]
     assert (kernel["start_ns"], kernel["duration_ns"], kernel["bytes"]) == (107_000, 13_000, 400)
     assert (kernel["layer"], kernel["rank"]) == ("grad_1", 3)
-    path.write_text(
-        HOROVOD.replace('"ts": 118', '"ts": 50') + '{"ph": "B", "name": "ALLREDUCE", "ts": 200, "pi'
-    )
-    findings = tables(path)[1]
+    text = HOROVOD.replace('"ts": 118', '"ts": 50') + '{"ph": "B", "name": "ALLREDUCE", "ts": 200, "pi'
+    findings = tables(path, "horovod", text)[1]
     assert codes(findings) == ["recording_cut_short", "records_damaged", "records_damaged"]
     assert [(one["n"], one["what"]) for one in data_of(findings, "records_damaged")] == [
         (1, "events"), (1, "ranges"),
@@ -71,8 +60,7 @@ def test_whatever_is_written_is_read_back(made, lines, tmp_path_factory):
     path = tmp_path_factory.mktemp("timeline") / "timeline.json"
     text = ",\n".join(map(json.dumps, events))
     path.write_text(f"[\n{text},\n" if lines else json.dumps(events))
-    assert recognise(path) == "horovod"
-    kernels = tables(path)[0]["kernels"]
+    kernels = tables(path, "horovod")[0]["kernels"]
     read_back = zip(
         kernels["stream"], kernels["start_ns"], kernels["duration_ns"], kernels["bytes"], strict=True
     )
@@ -85,11 +73,11 @@ def test_times_count_from_the_date_that_newer_releases_write(tmp_path):
     path = tmp_path / "timeline.json"
     begun = '{"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros":%s}},'
     path.write_text(HOROVOD.replace("[\n", f"[\n{begun % 1795279432144422}\n", 1))
-    found, findings = tables(path)
-    assert findings == [] and recognise(path) == "horovod"
+    found, findings = tables(path, "horovod")
+    assert findings == []
     assert found["kernels"]["start_ns"].to_list() == [1795279432144422000 + 107_000]
     path.write_text(HOROVOD.replace("[\n", f"[\n{begun % '9e99'}\n", 1))
-    found, findings = tables(path)
+    found, findings = tables(path, "horovod")
     assert found["kernels"]["start_ns"].to_list() == [107_000]
     assert data_of(findings, "records_damaged") == [{"n": 1, "what": "events"}] and len(findings) == 1
 
@@ -98,7 +86,7 @@ def test_a_barrier_ends_twice(tmp_path):
     path = tmp_path / "timeline.json"
     begin = '{"ph": "B", "name": "NEGOTIATE_BARRIER", "ts": 200, "pid": 9},'
     path.write_text(HOROVOD + begin + '{"ph": "E", "ts": 210, "pid": 9},{"ph": "E", "ts": 220, "pid": 9},\n')
-    found, findings = tables(path)
+    found, findings = tables(path, "horovod")
     assert findings == [] and "NEGOTIATE_BARRIER" in found["markers"]["name"].to_list()
     path.write_text(HOROVOD + '{"ph": "E", "ts": 220, "pid": 8},\n')
-    assert len(tables(path)[1]) == 1  # of any other tensor that is a damage
+    assert len(tables(path, "horovod")[1]) == 1  # of any other tensor that is a damage

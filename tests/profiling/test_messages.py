@@ -9,7 +9,7 @@ from profiling.attribution.messages import (
     kind_of,
     of_process,
 )
-from tests.profiling.found import data_of
+from tests.builders import data_of
 from tests.profiling.test_attribution import one, rows_of
 from tests.profiling.traces import Trace, tensors
 

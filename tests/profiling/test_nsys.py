@@ -3,7 +3,7 @@
 import pytest
 
 from profiling.tools import recognise, tool
-from tests.profiling.found import codes, data_of
+from tests.builders import codes, data_of
 from tests.profiling.gpu_databases import DEMANGLED, EPOCH_NS, Nsys, change
 
 read = tool("nsys").read

@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from profiling.tools import recognise, tool
-from tests.profiling.found import data_of
+from tests.builders import data_of, tables
 from tests.profiling.gpu_databases import change
 from tests.profiling.samples import nvprof_database
 
@@ -71,11 +71,6 @@ def test_a_mark_without_a_time_costs_no_other_row(tmp_path):
 # --- what nvprof prints --------------------------------------------------------------------------------
 
 
-def tables(path):
-    converted = read(path)
-    return {name: table.to_pandas() for name, table in converted.tables.items()}, converted.findings
-
-
 @pytest.fixture(scope="module")
 def nvprof(shared_data):
     return shared_data / "nvprof"
@@ -83,8 +78,7 @@ def nvprof(shared_data):
 
 def test_a_summary_as_printed(nvprof):
     path = nvprof / "deepspeech_p100/summary_bs32.txt"
-    assert recognise(path) == "nvprof"
-    found, findings = tables(path)
+    found, findings = tables(path, "nvprof")
     rows = found["intervals"]
     first = rows.iloc[0]
     assert first["function"] == "maxwell_fp16_sgemm_fp16_128x32_nn"
@@ -104,7 +98,7 @@ def test_a_summary_as_printed(nvprof):
 
 
 def test_metric_tables(nvprof):
-    found, findings = tables(nvprof / "deepspeech_p100/metrics_bs32.txt")
+    found, findings = tables(nvprof / "deepspeech_p100/metrics_bs32.txt", "nvprof")
     assert list(found) == ["atomics"] and findings == []
     rows = found["atomics"]
     assert len(rows) == 3 * 98
@@ -115,7 +109,7 @@ def test_metric_tables(nvprof):
 
 
 def test_a_trace_with_a_metric_of_each_launch(nvprof):
-    found, _ = tables(nvprof / "resnet50_v100_gputrace_metrics.csv")
+    found, _ = tables(nvprof / "resnet50_v100_gputrace_metrics.csv", "nvprof")
     kernels = found["kernels"]
     assert len(kernels) == 583 and set(kernels["device"]) == {2} and set(kernels["stream"]) == {7}
     assert list(kernels["correlation"][:3]) == [4746, 4747, 4748]
@@ -150,9 +144,7 @@ Time(%)      Time     Calls       Avg       Min       Max  Name
 @pytest.mark.parametrize("text", [SUMMARY, OLD])
 def test_csv_and_the_form_of_old_releases_give_the_same(tmp_path, text):
     path = tmp_path / "rank3.txt"
-    path.write_text(text)
-    assert recognise(path) == "nvprof"
-    found, _ = tables(path)
+    found, _ = tables(path, "nvprof", text)
     rows = found["intervals"]
     assert list(rows["function"]) == [
         "void kernel<4, true>(float const*)",
@@ -174,7 +166,7 @@ def test_an_events_columns_are_those_that_its_table_names(total, tmp_path):
         'Device "Tesla K40c (0)"\n    Kernel: add(float*)\n'
         f"          {row}{'  1016' * total}\n"
     )
-    found, findings = tables(path)
+    found, findings = tables(path, "nvprof")
     (event,) = found["atomics"].to_dict("records")
     assert event["event"] == "warps_launched : add(float*)" and findings == []
     assert (event["count"], event["min"], event["max"], event["mean"]) == (4, 250, 256, 254)
@@ -183,10 +175,11 @@ def test_an_events_columns_are_those_that_its_table_names(total, tmp_path):
 def test_numbers_wider_than_an_events_columns_are_told_apart(tmp_path):
     path = tmp_path / "events.txt"
     path.write_text(
-        "==7== Event result:\nInvocations  Event Name  Min  Max  Avg  Total\n    Kernel: k\n"
+        "==7== Profiling result:\n==7== Event result:\n"
+        "Invocations  Event Name  Min  Max  Avg  Total\n    Kernel: k\n"
         "          2  active_cycles  12345678901 12345678903 12345678902 24691357804\n"
     )
-    found, _ = tables(path)
+    found, _ = tables(path, "nvprof")
     assert found["atomics"]["mean"].to_list() == [12345678902]
 
 
@@ -213,9 +206,11 @@ IN_RANGE = {
 
 @pytest.mark.parametrize("form", IN_RANGE)
 def test_of_a_ranges_table_only_the_range_is_counted(form, tmp_path):
-    path = tmp_path / "summary.txt"
-    path.write_text(SUMMARY + RANGE + IN_RANGE[form] + SUMMARY.replace("==7==", "==8=="))
-    rows = tables(path)[0]["intervals"]
+    rows = tables(
+        tmp_path / "summary.txt",
+        "nvprof",
+        SUMMARY + RANGE + IN_RANGE[form] + SUMMARY.replace("==7==", "==8=="),
+    )[0]["intervals"]
     assert rows["function"].value_counts()["cudaLaunchKernel"] == 2  # of the other process, after the ranges
     assert len(rows) == 2 * 3 + 1
     assert rows.set_index("function").loc["Forward Pass"][["calls", "thread"]].to_list() == [2, 0]
@@ -226,3 +221,81 @@ def test_calls_that_waited_for_the_device_are_told_by_their_numbers(lstm):
     # Each of the 21 copies of pageable memory is waited for.
     assert list(waits["name"]) == ["cudaStreamSynchronize"] * 21
     assert (waits["end_ns"] > waits["start_ns"]).all()
+
+
+BANNER = "==7== NVPROF is profiling process 7, command: ./a.out\n==7== Profiling result:\n"
+ROWS = [("void k<4>(float*)", 2, 30_500, -1), ("[CUDA memcpy DtoH]", 1, 20_000, -1)]
+UNQUOTED = """Time(%),Time,Calls,Avg,Min,Max,Name
+%,us,,us,us,us,
+60.00,30.5,2,15.25,10,20.5,"void k<int=4>(float*)"
+40.00,20.0,1,20.0,20,20,[CUDA memcpy DtoH]
+"""
+IN_SECONDS = """"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"
+,%,s,,ms,ns,s,
+"GPU activities",60.00,0.0000305,2,0.01525,10000,0.0000205,"void k<int=4>(float*)"
+"GPU activities",40.00,0.000020,1,0.020,20000,0.00002,"[CUDA memcpy DtoH]"
+"""
+PLAIN = """            Type  Time(%)      Time     Calls       Avg       Min       Max  Name
+ GPU activities:   60.00%  30.500us         2  15.250us  10.000us  20.500us  void k<int=4>(float*)
+                   40.00%  20.000us         1  20.000us  20.000us  20.000us  [CUDA memcpy DtoH]
+"""
+
+
+@pytest.mark.parametrize("text", [UNQUOTED, IN_SECONDS, PLAIN])
+@pytest.mark.parametrize("banner", [BANNER, ""])
+def test_a_summary_of_any_release_and_unit_with_or_without_nvprofs_own_lines(tmp_path, text, banner):
+    found, findings = tables(tmp_path / "nvprof.txt", "nvprof", banner + text)
+    names = ["function", "calls", "inclusive_ns", "thread"]
+    rows = found["intervals"][names].round(3).itertuples(index=False, name=None)
+    assert list(rows) == ROWS and findings == []
+    assert found["atomics"]["max"].to_list() == pytest.approx([20_500, 20_000])
+
+
+TRACES = {
+    "csv": """"Start","Duration","Grid X","Grid Y","Grid Z","Block X","Block Y","Block Z",\
+"Registers Per Thread","Static SMem","Dynamic SMem","Size","Throughput","SrcMemType","DstMemType","Device",\
+"Context","Stream","Name","Correlation_ID"
+ms,us,,,,,,,,B,B,KB,GB/s,,,,,,,
+307.25,1.344,,,,,,,,,,4.0,2.8,"Pageable","Device","Tesla K20c (0)","1","7","[CUDA memcpy HtoD]",112
+308.05,3,4,1,1,128,1,1,16,0,0,,,,,"Tesla K20c (1)","1","8","k(float*)",114
+""",
+    "csv of CUDA 5": """Start,Duration,Grid X,Grid Y,Grid Z,Block X,Block Y,Block Z,Registers Per Thread,\
+Static SMem,Dynamic SMem,Size,Throughput,Device,Context,Stream,Name
+s,ms,,,,,,,,B,B,MB,GB/s,,,,
+0.30725,0.001344,,,,,,,,,,0.00390625,2.8,"Tesla K20c (0)",1,7,"[CUDA memcpy HtoD]"
+0.30805,0.003,4,1,1,128,1,1,16,0,0,,,"Tesla K20c (1)",1,8,"k(float*)"
+""",
+    "plain": """\
+   Start  Duration            Grid Size      Block Size     Regs*    SSMem*    DSMem*      Size  \
+Throughput           Device   Context    Stream  Name
+307.25ms  1.3440us                    -               -         -         -         -  4.0000KB  2.8382GB/s  \
+Tesla K20c (0)         1         7  [CUDA memcpy HtoD]
+308.05ms  3.0000us              (4 1 1)       (128 1 1)        16        0B        0B         -           -  \
+Tesla K20c (1)         1         8  k(float*) [114]
+
+Regs: Number of registers used per CUDA thread. This number includes registers used internally by the driver.
+""",
+}
+
+
+@pytest.mark.parametrize("form", TRACES)
+def test_a_trace_of_two_devices(tmp_path, form):
+    (kernels,) = tables(tmp_path / "trace.txt", "nvprof", BANNER + TRACES[form])[0].values()
+    assert list(kernels["start_ns"]) == [307_250_000, 308_050_000]
+    assert list(kernels["duration_ns"]) == [1344, 3000]
+    assert list(kernels["device"]) == [0, 1] and list(kernels["stream"]) == [7, 8]
+    assert kernels["bytes"][0] == 4096 and kernels["grid"][1] == "4,1,1"
+    assert list(kernels["name"]) == ["[CUDA memcpy HtoD]", "k(float*)"]
+
+
+def test_a_trace_of_calls_becomes_their_summary(tmp_path):
+    text = """"Start","Duration","Name","Correlation_ID"
+ms,us,,
+107.1,3.2,"cuDeviceGetPCIBusId",1
+108.1,4,"cudaLaunchKernel (k(float*) [114])",114
+109.1,6,"cudaLaunchKernel (k(float*) [115])",115
+"""
+    found, findings = tables(tmp_path / "api.csv", "nvprof", BANNER + text)
+    rows = found["intervals"].set_index("function")
+    assert rows.loc["cudaLaunchKernel"][["calls", "inclusive_ns", "thread"]].to_list() == [2, 10_000, 0]
+    assert len(rows) == 2 and findings == []

@@ -9,7 +9,7 @@ from profiling.attribution.batch_times import find_period
 from profiling.convert import main
 from profiling.tables import read
 from profiling.traced_job import read_job
-from tests.profiling.found import data_of
+from tests.builders import data_of
 from tests.profiling.traced_jobs import START_US, Planted, trace_of
 
 UPDATE = 900  # an optimizer's kernel

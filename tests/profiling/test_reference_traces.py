@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from profiling.tools import recognise, tool
-from tests.profiling.found import codes, data_of
+from tests.builders import codes, data_of
 
 read = tool("torch").read
 

@@ -9,7 +9,7 @@ from profiling.convert import main as convert
 from profiling.tables import read
 from profiling.traced_job import read_job
 from tests.analysis.commands import one_line_error, run
-from tests.profiling.found import codes
+from tests.builders import codes
 from tests.profiling.samples import NCU_RAW, SAMPLES
 from tests.profiling.traced_jobs import Planted, write_job
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from profiling.schemas import SCHEMAS
 from profiling.tools import recognise, tool
-from tests.profiling.found import codes, data_of
+from tests.builders import codes, data_of
 from tests.profiling.tau_files import Thread, write_merged, write_snapshots, write_text
 
 read, bundle = tool("tau").read, tool("tau").bundle

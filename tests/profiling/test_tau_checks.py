@@ -5,7 +5,7 @@ import pytest
 from profiling.findings import Finding
 from profiling.schemas import SCHEMAS
 from profiling.tools import tool
-from tests.profiling.found import data_of
+from tests.builders import data_of
 from tests.profiling.tau_files import Thread, write_merged, write_text
 
 read = tool("tau").read

@@ -2,7 +2,8 @@
 
 import pytest
 
-from profiling.tools import recognise, tool
+from profiling.tools import tool
+from tests.builders import tables
 
 read = tool("vtune").read
 
@@ -24,17 +25,11 @@ MEMORY = (
 )
 
 
-def tables(path):
-    converted = read(path)
-    return {name: table.to_pandas() for name, table in converted.tables.items()}, converted.findings
-
-
 @pytest.mark.parametrize("form", HOTSPOTS)
 def test_hotspots_with_either_delimiter(form, tmp_path):
-    path = tmp_path / "rank1.csv"
-    path.write_text("vtune: Using result path `r000hs'\n" + HOTSPOTS[form])
-    assert recognise(path) == "vtune"
-    found, findings = tables(path)
+    found, findings = tables(
+        tmp_path / "rank1.csv", "vtune", "vtune: Using result path `r000hs'\n" + HOTSPOTS[form]
+    )
     rows = found["intervals"]
     assert list(rows["function"]) == ["sgemm_kernel", "std::pair<int, float>"]
     assert list(rows["exclusive_ns"]) == [12.5e9, 2.5e9] and set(rows["rank"]) == {1}
@@ -45,18 +40,14 @@ def test_hotspots_with_either_delimiter(form, tmp_path):
 
 def test_hardware_events(tmp_path):
     path = tmp_path / "events.csv"
-    path.write_text(EVENTS)
-    assert recognise(path) == "vtune"
-    events = tables(path)[0]["atomics"].set_index("event")["mean"]
+    events = tables(path, "vtune", EVENTS)[0]["atomics"].set_index("event")["mean"]
     assert events["Hardware Event Count:INST_RETIRED.ANY : sgemm_kernel"] == 1_200_000
     assert events["Hardware Event Count:CPU_CLK_UNHALTED.THREAD : sgemm_kernel"] == 600_000
 
 
 def test_a_summary_of_memory_access(tmp_path):
     path = tmp_path / "summary.csv"
-    path.write_text(MEMORY)
-    assert recognise(path) == "vtune"
-    found, _ = tables(path)
+    found, _ = tables(path, "vtune", MEMORY)
     assert found["atomics"].set_index("event")["mean"].to_dict() == {
         "Elapsed Time": 12.5,
         "Memory Bound": 34.5,
@@ -64,18 +55,38 @@ def test_a_summary_of_memory_access(tmp_path):
 
 
 def test_a_row_of_functions_with_their_call_stacks_is_named_after_the_function(tmp_path):
-    path = tmp_path / "hotspots.csv"
-    path.write_text("Function / Call Stack,CPU Time,Instructions Retired,Module\nsgemm,1.5,1000,libmkl.so\n")
-    assert recognise(path) == "vtune"
-    found, _ = tables(path)
+    found, _ = tables(
+        tmp_path / "hotspots.csv",
+        "vtune",
+        "Function / Call Stack,CPU Time,Instructions Retired,Module\nsgemm,1.5,1000,libmkl.so\n",
+    )
     assert list(found["intervals"]["function"]) == ["sgemm"]
     assert list(found["atomics"]["event"]) == ["Instructions Retired : sgemm"]
 
 
 @pytest.mark.parametrize("column", ["CPU Time:Effective Time:Self", "CPU Time:Effective Time"])
-def test_effective_time_stands_for_a_time_that_the_report_lacks(column, tmp_path):
-    path = tmp_path / "hotspots.csv"
-    path.write_text(f"Function,{column},Clockticks,Module\nsgemm,1.5,99,libmkl.so\n")
-    assert list(tables(path)[0]["intervals"]["exclusive_ns"]) == [1.5e9]
-    path.write_text(f"Function,{column},CPU Time:Self,Module\nsgemm,1.5,2.5,libmkl.so\n")
-    assert list(tables(path)[0]["intervals"]["exclusive_ns"]) == [2.5e9]
+@pytest.mark.parametrize(
+    ("other", "value", "seconds"), [("Clockticks", 99, 1.5), ("CPU Time:Self", 2.5, 2.5)]
+)
+def test_effective_time_stands_for_a_time_that_the_report_lacks(column, other, value, seconds, tmp_path):
+    text = f"Function,{column},{other},Module\nsgemm,1.5,{value},libmkl.so\n"
+    rows = tables(tmp_path / "hotspots.csv", "vtune", text)[0]["intervals"]
+    assert list(rows["exclusive_ns"]) == [seconds * 1e9]
+
+
+def test_vtune_with_decimal_commas(tmp_path):
+    text = (
+        "war: Column filter is ON.\nFunction;CPU Time;CPU Time:Effective Time;Module\nsgemm;12,500;12,0;mkl\n"
+    )
+    found, _ = tables(tmp_path / "vtune.csv", "vtune", text)
+    assert list(found["intervals"]["exclusive_ns"]) == [12.5e9] and list(found["atomics"]["mean"]) == [12]
+
+
+def test_vtunes_tasks_of_a_gpu_are_counted(tmp_path):
+    text = (
+        "Computing Task\tWork Size:Global\tComputing Task:Total Time\tComputing Task:Average Time\t"
+        "Computing Task:Instance Count\ngemm\t1024\t1.5\t0.5\t3\n"
+    )
+    found, _ = tables(tmp_path / "vtune.csv", "vtune", text)
+    row = found["intervals"].iloc[0]
+    assert (row["function"], row["calls"], row["inclusive_ns"], row["thread"]) == ("gemm", 3, 1.5e9, -1)
