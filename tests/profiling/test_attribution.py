@@ -136,15 +136,6 @@ def test_the_stages_of_others_are_known_by_name(tmp_path, name, direction):
     assert [row["direction"] for row in rows] == [direction]
 
 
-def test_profiler_steps_number_the_batches_of_a_file(tmp_path):
-    trace = Trace()
-    training_step(trace, 0, batch=41, markers=False)
-    trace.kernel("late", 500, 600, 601)
-    rows, _ = rows_of(trace, tmp_path)
-    assert {row["batch_index"] for row in rows if row["name"] != "late"} == {41}
-    assert one(rows, name="late")["batch_index"] is None
-
-
 def test_without_markers_autograd_tells_the_direction(tmp_path):
     trace = Trace()
     training_step(trace, 0, markers=False)
@@ -211,13 +202,6 @@ def test_gloo_collectives_are_communication_wherever_they_end(tmp_path):
     assert one(rows, name="aten::mm")["flops"] == 16
     assert {row["rank"] for row in rows} == {1}
     assert len(rows) == 2
-
-
-def test_a_gpu_rank_of_several_without_a_collective_is_a_finding(tmp_path):
-    trace = Trace(distributedInfo={"rank": 0, "world_size": 4})
-    training_step(trace, 0)
-    _, converted = rows_of(trace, tmp_path)
-    assert "no_collectives" in codes(converted.findings)
 
 
 def test_without_shapes_costs_are_unknown_not_zero(tmp_path):

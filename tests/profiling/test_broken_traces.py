@@ -3,7 +3,6 @@
 import copy
 import gzip
 import json
-import os
 import time
 
 import pytest
@@ -85,12 +84,6 @@ def test_a_name_of_any_length_takes_its_length(tmp_path, unit):
     begun = time.process_time()
     assert read(trace.write(tmp_path / "trace.json")).tables["kernels"].num_rows == 17
     assert time.process_time() - begun < 5
-
-
-def test_a_pipe_is_refused(tmp_path):
-    os.mkfifo(tmp_path / "trace.json")
-    with pytest.raises(UserError, match=r"trace\.json"):
-        read(tmp_path / "trace.json")
 
 
 @FUZZ

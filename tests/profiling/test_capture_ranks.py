@@ -29,13 +29,6 @@ def ranks(tmp_path_factory, forks):
     return [(found, read(found, "kernels").to_pandas()) for found in directories]
 
 
-def test_every_row_of_a_batch_has_its_pass(ranks):
-    for _, kernels in ranks:
-        assert sorted(kernels["batch_index"].unique()) == [1, 2]
-        by_batch = kernels.groupby("batch_index")["direction"].agg(set)
-        assert by_batch.to_list() == [{"loader", "fprop", "bprop", "update"}] * 2
-
-
 def test_the_gradients_of_a_batch_are_sent_once(ranks):
     from tests.profiling.recorded_rank import PARAMETERS
 

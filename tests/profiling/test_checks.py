@@ -17,12 +17,6 @@ from tests.profiling.traces import Trace, training_step
 STAGES = (FORWARD, BACKWARD, UPDATE, END_OF_BATCH)
 
 
-def test_a_missing_mark_is_named_with_its_rank():
-    (finding,) = stage_findings(3, [*STAGES * 3][:-1], np.arange(11))
-    assert (finding.code, finding.rank) == ("marks_missing", 3)
-    assert finding.data == {"stage": END_OF_BATCH, "n": 2, "of": 3}
-
-
 def test_stages_out_of_order_are_a_clock_that_went_back():
     times = np.arange(12)
     times[7] = 0  # the second batch ends before it has begun

@@ -93,17 +93,6 @@ def test_other_files_of_a_folder_are_counted_and_no_failure(tmp_path, capsys):
     assert said[-1].startswith("scaleprof: 1 converted, 0 not, 63 ")
 
 
-def test_tables_of_folders_keep_the_folders_names(tmp_path, capsys):
-    for job in ("a", "b"):
-        (tmp_path / "jobs" / job).mkdir(parents=True)
-        (tmp_path / "jobs" / job / "rank0.csv").write_text(NVPROF_SUMMARY)
-        (tmp_path / "jobs" / job / "notes.txt").write_text("hello")
-    assert main([str(tmp_path / "jobs"), "--out", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr()
-    assert sorted(said.out.split()) == [str(tmp_path / "out" / "jobs" / job / "rank0") for job in ("a", "b")]
-    assert "2 converted, 0 not, 2 " in said.err
-
-
 def test_pyprofs_tables_are_not_converted(tmp_path, capsys):
     jobs, out = tmp_path / "jobs", tmp_path / "out"
     for job in ("a", "b"):

@@ -78,17 +78,6 @@ def test_a_second_conversion_gives_the_same_and_skips_what_is_older_than_its_tab
     assert tables_below(out) != whole and sizes_in(out) == {"raw": 3, "deep": 2}
 
 
-def test_a_trace_that_came_later_is_of_the_job_of_its_folder(tmp_path, read):
-    raw, out = write_job(tmp_path / "raw", Planted(ranks=3)), tmp_path / "out"
-    last = (raw / "rank2.json").rename(tmp_path / "rank2.json")
-    converted(out, raw)
-    assert sizes_in(out) == {"raw": 2}
-    last.rename(raw / "rank2.json")
-    assert converted(out, raw, options=SKIP) == 0 and sizes_in(out) == {"raw": 3}
-    (raw / "rank1.json").unlink()
-    assert converted(out, raw, options=SKIP) == 0 and sizes_in(out) == {"raw": 2}
-
-
 def test_a_trace_that_is_not_used_is_skipped_and_is_used_where_the_other_is_gone(tmp_path, read, capsys):
     raw, out = write_job(tmp_path / "raw", Planted(ranks=3)), tmp_path / "out"
     (raw / "again_rank1.json").write_bytes((raw / "rank1.json").read_bytes())
@@ -119,13 +108,6 @@ def test_tables_of_two_files_of_one_name_are_kept_apart(tmp_path, capsys):
 
 def tables_in(folder):
     return {path.stem for path in folder.glob("*.parquet")}
-
-
-def test_a_job_of_other_files_is_replaced_if_that_is_asked_for(tmp_path, two):
-    first, second = two
-    converted(tmp_path / "out", second)
-    assert converted(tmp_path / "out", first, options=["--overwrite"]) == 0
-    assert sizes_in(tmp_path / "out") == {"run": 2}
 
 
 def test_what_the_conversion_did_not_write_it_does_not_delete(tmp_path, two):

@@ -1,16 +1,14 @@
 """CUPTI's own records: what a process records of itself; without a device."""
 
-import sys
 import threading
 import time
-from types import ModuleType
 
 import pytest
 
 from profiling.markers import open_markers
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tables import read
-from profiling.tools import cupti, open_capture
+from profiling.tools import cupti
 from profiling.tools import read as convert_file
 from tests.builders import codes, data_of
 from tests.profiling.fake_cupti import (
@@ -122,26 +120,6 @@ def test_records_without_room_and_records_not_handed_over_are_findings(tmp_path)
     findings = record(FakeCupti(refuse=["activity_flush_all"]), tmp_path / "b")
     assert "recorded" in codes(findings)
     assert read(tmp_path / "b", "kernels").num_rows == 0
-
-
-def package(api):
-    module = ModuleType("cupti")
-    module.cupti = api
-    return module
-
-
-def test_with_both_the_packages_functions_record(tmp_path, monkeypatch):
-    torch = pytest.importorskip("torch")
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    api = FakeCupti()
-    monkeypatch.setitem(sys.modules, "cupti", package(api))
-    capture = open_capture("cupti", tmp_path, 0)
-    capture.start()
-    api.run("MEMCPY2", correlation=5, bytes=10, copy_kind=10, src_kind=3, dst_kind=3)
-    capture.stop()
-    capture.write()
-    (row,) = read(tmp_path, "kernels").to_pylist()
-    assert row["name"] == "Memcpy PtoP (Device -> Device)" and row["bytes"] == 20  # read and written
 
 
 def real_class(kind):

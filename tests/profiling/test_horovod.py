@@ -80,13 +80,3 @@ def test_times_count_from_the_date_that_newer_releases_write(tmp_path):
     found, findings = tables(path, "horovod")
     assert found["kernels"]["start_ns"].to_list() == [107_000]
     assert data_of(findings, "records_damaged") == [{"n": 1, "what": "events"}] and len(findings) == 1
-
-
-def test_a_barrier_ends_twice(tmp_path):
-    path = tmp_path / "timeline.json"
-    begin = '{"ph": "B", "name": "NEGOTIATE_BARRIER", "ts": 200, "pid": 9},'
-    path.write_text(HOROVOD + begin + '{"ph": "E", "ts": 210, "pid": 9},{"ph": "E", "ts": 220, "pid": 9},\n')
-    found, findings = tables(path, "horovod")
-    assert findings == [] and "NEGOTIATE_BARRIER" in found["markers"]["name"].to_list()
-    path.write_text(HOROVOD + '{"ph": "E", "ts": 220, "pid": 8},\n')
-    assert len(tables(path, "horovod")[1]) == 1  # of any other tensor that is a damage

@@ -5,7 +5,6 @@ import pytest
 from profiling.attribution.messages import (
     ONE_OF_SEVERAL,
     Message,
-    complete,
     kind_of,
     of_process,
 )
@@ -106,14 +105,6 @@ def test_of_several_groups_none_is_guessed(tmp_path):
     assert [said_of(row)[:4] for row in rows] == [
         ("allreduce", ONE_OF_SEVERAL, None, None), ("allgather", "3", "0,2", 2)
     ]  # fmt: skip
-
-
-def test_a_group_of_which_only_the_size_is_recorded_is_the_only_one_of_that_size():
-    said = [Message("allreduce", size=2, bytes=8.0)]
-    only = Message("", "0", "0,1", 2)
-    assert complete("nccl", said, only) == Message("allreduce", "0", "0,1", 2, 8.0)
-    assert complete("nccl", said, only._replace(size=4)) == said[0]
-    assert complete("nccl", said, Message(group=ONE_OF_SEVERAL)) == said[0]
 
 
 # --- sizes ---------------------------------------------------------------------------------------------

@@ -7,17 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from profiling.readers import sqlite as reader
 from profiling.readers.sqlite import open_database
 
-EDGES = [
-    edge + step for bits in (7, 15, 23, 31, 47, 61) for edge in (1 << bits, -(1 << bits)) for step in (-1, 0)
-]
-INTEGERS = st.sampled_from([0, 1, 2, -1, *EDGES]) | st.integers(-(1 << 62) + 1, (1 << 62) - 1)
-ANYTHING = INTEGERS | st.none() | st.floats(allow_nan=False) | st.text(max_size=70) | st.binary(max_size=130)
-ROWS = st.lists(st.tuples(INTEGERS | st.none(), ANYTHING, INTEGERS), min_size=1, max_size=60)
 WANTED = {"a": -7, "b": None, "absent": 5}
 
 
@@ -62,14 +55,6 @@ def test_many_rows_after_deletions_are_read_by_arrow_alone(tmp_path):
     found, _ = read(path)
     assert found["a"] == [number for number in range(5_000) if number % 3 != 1]
     assert found["b"] == [-one for one in found["a"]]
-
-
-def test_what_is_no_integer_costs_its_row(tmp_path):
-    path = database(
-        tmp_path / "x.sqlite",
-        [(1, None, 1), ("one", None, 2), (1.5, None, 3), (b"", None, 4), (9, 0, 1 << 62)],
-    )
-    assert read(path) == ({"a": [1], "b": [1], "absent": [5]}, 4)
 
 
 @pytest.mark.parametrize("odd", [1.5, "soon", "12x", b"77", None, 9e300, 1 << 62])

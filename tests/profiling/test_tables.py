@@ -1,8 +1,11 @@
-"""Columns become arrow arrays as pa.array makes them, without what pa.array imports."""
+"""Tables as they are written and read, whole files, and the database of a process."""
 
+import os
 import subprocess
 import sys
+import threading
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
-from profiling import schemas, tables
+from profiling import database, schemas, tables
 from profiling.errors import UserError
+from profiling.whole_file import whole_file
 
 KINDS = {np.int8: "images", np.int64: "start_ns", np.uint16: "rank", np.float64: "loss", bool: "attributed"}
 
@@ -49,3 +53,38 @@ def test_a_file_from_before_a_column_was_added_is_read_with_nulls(tmp_path):
     pq.write_table(table.drop_columns("start_ns"), path)
     with pytest.raises(UserError, match="not a readable kernels table"):
         tables.read(tmp_path, "kernels")
+
+
+def write(path, content: bytes) -> None:
+    with whole_file(path) as file:
+        file.write(content)
+
+
+def test_a_link_stays_and_its_file_is_replaced(tmp_path):
+    (tmp_path / "there").mkdir()
+    link = tmp_path / "link.csv"
+    link.symlink_to(tmp_path / "there" / "table.csv")
+    write(link, b"new")
+    assert link.is_symlink() and (tmp_path / "there" / "table.csv").read_bytes() == b"new"
+
+
+def test_a_pipe_is_written_to(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    write(pipe, b"rows")
+    if not pipe.is_fifo():  # the reader would wait for ever
+        pytest.fail("the pipe was replaced by a file")
+    reader.join()
+    assert read == [b"rows"]
+
+
+def test_temporary_tables_are_a_connections_own():
+    one, other = database.connect(), database.connect()
+    for number, connection in enumerate((one, other)):
+        connection.execute(f"create temp table mine as select {number} as number")
+    assert one.execute("select number from mine").fetchall() == [(0,)]
+    with pytest.raises(duckdb.CatalogException):
+        database.connect().execute("select * from mine")

@@ -204,13 +204,6 @@ def test_recordings_a_day_apart_are_of_different_jobs(tmp_path):
     assert [[one.rank for one in job.ranks] for job in jobs] == [[0], [1]]
 
 
-def test_several_recordings_of_each_rank_are_told_by_their_names(tmp_path):
-    folder = write_job(tmp_path / "many", Planted(ranks=2), name="rank{}.step10.json")
-    write_job(folder, Planted(ranks=2), name="rank{}.step20.json")
-    _, out = converted(tmp_path, folder)
-    assert [len(read_job(path).ranks) for path in out.iterdir()] == [2, 2]
-
-
 def test_ranks_missing_or_twice_are_said_and_the_rest_is_answered(tmp_path, capsys):
     folder = write_job(tmp_path / "job", Planted(ranks=4))
     (folder / "rank3.json").unlink()

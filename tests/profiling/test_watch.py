@@ -10,8 +10,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from analysis.frames.load import load
-from analysis.frames.steps import series_of
 from analysis.measures.points import bases_of
 from jobs import by_hand
 from jobs.failures import Ended
@@ -25,34 +23,9 @@ from profiling.watching.facts import ModelFacts
 from profiling.watching.program import Program
 from profiling.watching.steps import UPDATE
 from profiling.watching.watched import Request, Watch
-from tests.profiling.watching import ON_TWO_RANKS, PROGRAMS, batches_of, gaps, manifest_of, report_of, watch
+from tests.profiling.watching import PROGRAMS, batches_of, manifest_of, report_of, watch
 
 pytestmark = pytest.mark.long
-
-
-@pytest.mark.wide  # in `make test` Lightning runs on two ranks
-def test_ddp_on_two_ranks_leaves_what_our_own_ranks_leave(tmp_path):
-    out = tmp_path / "run"
-    printed = watch(
-        "--out", out, PROGRAMS / "ddp.py", "--batch-size", 4, "--epochs", 2, launcher=ON_TWO_RANKS
-    )
-    assert printed.count("cleaned up") == 2 and "16 steps on 2 ranks" in printed
-    manifest = manifest_of(out)
-    assert manifest.done and manifest.run.ranks == 2 and manifest.run.batch == 4
-    assert manifest.fields["loader"] is None and manifest.fields["grad"] == "fp32"
-    assert manifest.run.program == f"{PROGRAMS / 'ddp.py'} --batch-size 4 --epochs 2"
-    report = report_of(out, 1)
-    assert report.backend == "ddp/gloo" and report.images_done == 64 and report.parameters == 6500
-    assert report.startup_ns > 0 and report.peak_memory_bytes > 0
-    for rank in (0, 1):
-        rows = batches_of(out, rank)
-        assert (rows[["load_ns", "forward_ns", "backward_ns", "update_ns"]] > 0).all(axis=None)
-        stages = rows.load_ns + rows.forward_ns + rows.backward_ns + rows.update_ns
-        assert (stages <= rows.end_ns - rows.start_ns).all()
-    # The evaluation between the epochs is in no step; all others follow each other.
-    assert gaps(out) == [7]
-    study = load(out)
-    assert series_of(study, study.sources[0]).images.tolist() == [8] * 16
 
 
 def test_runs_of_a_program_on_one_rank_and_on_two_are_one_configuration():

@@ -131,12 +131,6 @@ def test_the_same_program_runs_without_scaleprof(tmp_path):
     assert ended.stdout == "trained\n"
 
 
-def test_a_program_without_an_optimizer(tmp_path, forks):
-    forks.watch("--out", tmp_path / "run", "--batches", 5, PROGRAMS / "bare.py")
-    assert "steps_by" in found(tmp_path / "run")
-    assert len(batches_of(tmp_path / "run")) == 5
-
-
 @pytest.mark.parametrize(("how", "seen"), [("module", True), ("in-place", True), ("function", False)])
 def test_compiled_models_are_compiled_as_without_us(tmp_path, forks_before_the_compiler, how, seen):
     printed = forks_before_the_compiler.watch("--out", tmp_path / "run", PROGRAMS / "compiled.py", how)

@@ -135,15 +135,3 @@ def test_a_backward_pass_within_another_is_a_part_of_it(watch):
         checkpoint(inner, model(torch.ones(2, 3)), use_reentrant=True).sum().backward()
         optimizer.step()
     assert watched_process.stop().passes.tolist() == [1, 1, 1]
-
-
-def test_a_second_phase_with_another_model_has_steps_and_stages_as_the_first(watch):
-    watched_process = watch(Request(batches=35))
-    first = torch.nn.Linear(3, 2)
-    train(first, descent(first), 12)
-    second = torch.nn.Linear(3, 2)
-    with pytest.raises(Enough):
-        train(second, descent(second), ENDLESS)
-    steps = watched_process.stop()
-    assert len(steps) == 35 and steps.passes.tolist() == [1] * 35
-    assert (steps.stages_ns[FORWARD] > 0).sum() >= 34

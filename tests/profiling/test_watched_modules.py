@@ -9,16 +9,6 @@ from profiling.watching.watched import Request
 from tests.profiling.watched_here import descent, train
 
 
-def test_modules_that_train_nothing_are_no_models(watch):
-    watched_process = watch(Request())
-    flat, model = torch.nn.Flatten(), torch.nn.Linear(3, 2)
-    optimizer = descent(model)
-    for _ in range(2):
-        model(flat(torch.ones(2, 3))).sum().backward()
-        optimizer.step()
-    assert watched_process.hooks.modules.largest is model
-
-
 class Training(torch.nn.Module):
     """A module that is not called itself, as Lightning's."""
 

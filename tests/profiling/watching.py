@@ -18,8 +18,6 @@ from train.world import World
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).resolve().parents[2]
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1")
-ON_TWO_RANKS = (*TORCHRUN, "--nproc-per-node", "2")
 
 
 # PyPI's torchvision beside a PyTorch for CPUs, as these tests' own environment has them.
