@@ -99,22 +99,11 @@ def test_the_kind_of_mpi_is_told_by_what_it_says_of_itself(version, kind):
     assert kind_of(version) == kind
 
 
-def test_what_the_user_has_set_stays():
-    process = Slurm(EXAMPLE, FOUR, NODE, USER).processes(make_run(ON_IB), COMMAND, Path("x"))[0]
-    assert "NCCL_SOCKET_IFNAME" not in process.environment
-    assert process.environment["GLOO_SOCKET_IFNAME"] == "ib0"
-
-
 @pytest.mark.parametrize("launcher", [Slurm(Site(), replace(FOUR, cpus=32), CPU_NODE), mpirun("MPICH",
     allocation=replace(FOUR, cpus=32))])  # fmt: skip
 def test_a_node_has_the_cores_that_the_batch_system_counts(launcher):
     assert not launcher.why_not(make_run({"nodes": 4, "gpus_per_node": 32}))
     assert launcher.why_not(make_run({"nodes": 4, "gpus_per_node": 33}))
-
-
-def test_hosts_that_are_named_need_not_be_like_the_nodes_of_the_job():
-    launcher = mpirun("MPICH", hosts=("a", "b", "c", "d"), allocation=replace(FOUR, cpus=32))
-    assert launcher.why_not(make_run({"nodes": 4, "gpus_per_node": 32}))
 
 
 def test_nodes_left_out_are_not_asked_for():

@@ -1,12 +1,11 @@
 """A site file says what is true of a cluster; a wrong one is one line that names the right word."""
 
 import os
-import shutil
 import subprocess
 
 import pytest
 
-from jobs.checks import check_modules, check_networks_named, refuse
+from jobs.checks import check_modules, refuse
 from jobs.execute import Outcome
 from jobs.run import make_run
 from jobs.site import (
@@ -130,15 +129,6 @@ def test_modules_that_are_not_there_are_known_before_the_first_run(tmp_path):
     assert not list(check_modules(Site(), {}))
 
 
-def test_a_network_that_the_site_does_not_have_is_refused(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text("network: {eth: {interface: eth0}}")
-    check_networks_named(read_site(path), ["eth", "ETH"])
-    with pytest.raises(UserError, match=r"network ib is not in the site file .*mine\.yaml \(network: eth\)"):
-        check_networks_named(read_site(path), ["eth", "ib"])
-    check_networks_named(Site(), ["ib"])  # nothing is known of its networks
-
-
 def test_two_site_files_for_one_cluster_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("jobs.site.SITES", tmp_path)
     for name in ("a", "b"):
@@ -185,17 +175,6 @@ def test_each_network_has_its_variables_and_one_node_has_none():
     left = network_environment(make_run({"nodes": 2, "network": "ib"}), site, set_by_user)
     assert not set(left) & set(set_by_user)
     assert network_environment(make_run({"network": "ib"}), site, {}) == {}
-
-
-def test_the_sweep_takes_a_site(tmp_path, monkeypatch):
-    (tmp_path / "s.yaml").write_text("run: {batches: 1}")
-    dry_run = ("jobs.sweep", tmp_path / "s.yaml", "--dry-run", "--site")
-    answer = run(*dry_run, "laptp")
-    assert (answer.code, answer.out) == (2, "")
-    assert "'laptp'" in answer.err and "'laptop'" in answer.err
-    monkeypatch.setenv("PATH", str(tmp_path))  # no srun there
-    assert shutil.which("srun") is None
-    assert "srun" in run(*dry_run, "laptop", "--launcher", "slurm").err
 
 
 def test_the_site_file_in_use_is_named_and_its_network_holds_before_anything_runs(

@@ -196,19 +196,6 @@ def test_ranks_of_srun_started_by_hand_agree_on_a_folder(cluster: Cluster, tmp_p
     assert manifest.done and len({report.hostname for report in manifest.ranks}) == 2
 
 
-def test_a_library_of_another_mpi_is_named():
-    need_mpirun()
-    # As MPICH's mpirun starts four ranks on two nodes; mpi4py meets Open MPI here.
-    mpich = {"PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}
-    command = [sys.executable, "-m", "train", "--model", "resnet18"]
-    # Open MPI in a process alone leaves 16 MB in /dev/shm, however that ends, unless it shares no memory.
-    environment = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "OMPI_MCA_btl": "self", **mpich}
-    answer = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert answer.returncode == 2
-    said = "scaleprof: error: mpi4py (Open MPI (5, 0, 11)) sees 1 of the 4 ranks that MPICH started"
-    assert said in answer.stderr and "Traceback" not in answer.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [

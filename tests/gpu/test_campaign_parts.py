@@ -147,19 +147,3 @@ def test_a_sweep_is_run_answered_and_kept_with_its_report(part, monkeypatch):
         assert "sweep/report.html" in pack.getnames()
     runs, _ = expand(read_sweep(part.work / "sweep.yaml"))
     assert sorted(run.configuration.profile for run in runs) == ["none", "none", "torch"]
-
-
-def test_of_a_sweep_that_failed_nothing_is_asked_and_that_is_said(part, monkeypatch):
-    Commands(monkeypatch, scaled=1)
-    gpu_commands.sweep(part)
-    assert [row[0] for row in part.tables[0]["rows"]] == ["jobs.sweep", "analysis.kernels", "analysis.report"]
-    assert [one.partition(":")[0] for one in part.wrong] == ["analysis.scaled"]
-    part.wrong.clear()
-    commands = Commands(monkeypatch, sweep=1)
-    gpu_commands.sweep(part)
-    assert len(commands.asked) == 1
-    assert [one.partition(":")[0] for one in part.wrong] == ["jobs.sweep"]
-    assert part.left_out == dict.fromkeys(
-        ["analysis.scaled", "analysis.kernels", "analysis.report"], "the sweep did not end well"
-    )
-    assert (part.out / "sweep.tar.gz").exists()  # its logs

@@ -112,16 +112,6 @@ def test_more_gpus_than_the_partition_has_are_named(environment, tmp_path):
     assert not partition.present and partition.required
 
 
-def test_an_account_that_slurm_refuses_is_shown(environment, tmp_path):
-    (tmp_path / "mine.yaml").write_text("partition: gpu\naccount: me")
-    assert "sbatch" not in checks(environment)
-    refused = "echo 'sbatch: error: x' >&2; echo 'allocation failure: Invalid account' >&2; exit 1"
-    put_programs(tmp_path, sbatch=refused)
-    jobs = checks(environment)["sbatch"]
-    assert "Invalid account" in jobs.detail
-    assert not jobs.present and jobs.required and jobs.remedy.endswith(f"in {tmp_path}/mine.yaml")
-
-
 def test_a_cluster_without_a_site_file_is_named_and_a_laptop_has_nothing_to_check(
     environment, root, monkeypatch
 ):

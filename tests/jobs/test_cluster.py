@@ -1,10 +1,8 @@
 """What Slurm says of its cluster is read on login nodes too, where no job's variables are."""
 
-from pathlib import Path
-
 import pytest
 
-from jobs.cluster import Partition, cluster_name, count_gpus, partition
+from jobs.cluster import Partition, cluster_name, partition
 from jobs.site import find_site
 from profiling.errors import UserError
 from tests.builders import put_programs
@@ -53,16 +51,3 @@ def test_a_partition_that_is_not_there_is_named_with_the_nearest(slurm, tmp_path
     put_programs(tmp_path, sinfo=f"printf '%s' '{ROWS.replace('*', '')}'")
     with pytest.raises(UserError, match="no default partition: set `partition` in the site file"):
         partition(None, slurm)
-
-
-def test_slurms_last_words_are_the_reason(tmp_path: Path):
-    put_programs(tmp_path, sinfo="echo 'Unable to contact slurm controller' >&2; exit 1")
-    with pytest.raises(UserError, match="Slurm does not answer: Unable to contact slurm controller"):
-        partition(None, {"PATH": str(tmp_path)})
-
-
-@pytest.mark.parametrize(
-    ("resources", "gpus"), [("(null)", 0), ("gpu:2", 2), ("gpu:a:1,gpu:b:3(S:0)", 4), ("shard:8", 0)]
-)
-def test_gpus_are_counted_among_the_resources(resources, gpus):
-    assert count_gpus(resources) == gpus

@@ -45,12 +45,6 @@ def _runs(pid: int, marker: str) -> bool:
     return False
 
 
-def test_all_ranks_end_well_and_the_log_has_what_they_print(tmp_path):
-    ranks = [python("import os; print('rank', os.environ['RANK'])", RANK=str(r)) for r in range(2)]
-    assert run_processes(ranks, tmp_path / "log", Limits(600), tmp_path).exit_code == 0
-    assert sorted((tmp_path / "log").read_text().split("\n")) == ["", "rank 0", "rank 1"]
-
-
 def test_when_a_rank_dies_the_others_are_ended_and_it_is_named(tmp_path, monkeypatch, still_running):
     monkeypatch.setattr("jobs.processes.GRACE_S", 0.3)
     marker = f"marker-{tmp_path.name}-{os.getpid()}"
@@ -106,30 +100,6 @@ def test_a_signal_in_the_middle_of_a_start_ends_the_run_and_what_was_started(tmp
     )  # fmt: skip
     assert driver.returncode and "KeyboardInterrupt" in driver.stderr
     assert "interrupted: ending runs" in driver.stderr and not still_running("# " + marker)
-
-
-LOST_DRIVER = f"""
-import os, signal
-class Dropped:
-    def __del__(self):
-        os.kill(os.getpid(), signal.SIGINT)
-
-dropped = [Dropped()]
-{DRIVER.replace('Path("."))', 'Path("."), dropped.clear)')}
-"""
-
-
-def test_a_signal_that_comes_where_python_drops_what_its_handler_raises_ends_the_run(
-    tmp_path, root: Path, still_running
-):
-    marker = f"marker-{tmp_path.name}-{os.getpid()}"
-    driver = subprocess.run(
-        [sys.executable, "-c", LOST_DRIVER, marker, str(tmp_path / "log")],
-        cwd=root, capture_output=True, text=True, timeout=WAIT_S, check=False,
-    )  # fmt: skip
-    assert "Exception ignored in: <function Dropped.__del__" in driver.stderr
-    assert driver.returncode and driver.stderr.strip().endswith("KeyboardInterrupt")
-    assert not still_running("# " + marker)
 
 
 # A tool that is a shell, as tau_exec is, which waits for the rank and does not become it.

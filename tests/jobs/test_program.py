@@ -62,13 +62,6 @@ def test_ids_say_what_the_sweep_varies_and_nothing_of_our_own_loop(sweep_of):
     assert parse_id(ids[0]).factors == {"flag": "", "lr": "0.1"}
 
 
-def test_ids_of_long_values_differ_and_stay_names_of_files(sweep_of):
-    long = "/very/long/path/" * 12
-    text = f"run:\n  program: train.py {{model}}\n  model: [{long}a, {long}b]\nrepetitions: 1\n"
-    ids = [run.id for run in runs_of(sweep_of(text))]
-    assert len(set(ids)) == 2 and all(len(one) < 120 for one in ids)
-
-
 def test_only_takes_factors_of_the_users_own(sweep_of):
     chosen, _ = choose(sweep_of(SWEEP), ["lr=0.1", "gpus_per_node=2"], "mine.yaml")
     assert [run.configuration.factors["lr"] for run in chosen] == [0.1, 0.1]

@@ -117,11 +117,6 @@ def test_flags_parse_back_to_the_same_run(run):
     assert run_from_flags(parser.parse_args(to_flags(run))) == run
 
 
-def test_a_graph_goes_with_compiled_models_and_two_ranks():
-    run = make_run({"graph": True, "compile": True, "gpus_per_node": 2, "profile": "torch"})
-    assert run.steps_before_graph == 11 and make_run({}).steps_before_graph == 0
-
-
 def test_each_flag_is_one_word_for_tau_takes_profile_and_the_next_word_for_its_own():
     run = make_run({"profile": "tau", "profile_mode": "io", "data": "-x", "gpus_per_node": 2})
     assert to_flags(run) == ["--gpus-per-node=2", "--profile=tau", "--data=-x", "--profile-mode=io"]

@@ -146,18 +146,6 @@ def test_a_python_without_what_is_needed_is_refused_alike_by_the_script_and_the_
     assert not asked(log)
 
 
-def test_a_sweep_on_a_login_node_says_so_and_runs_there(log, tmp_path, monkeypatch):
-    (tmp_path / "s.yaml").write_text("run: {nodes: 2, batches: 3}")  # which the launcher local cannot start
-    words = ["jobs.sweep", tmp_path / "s.yaml", "--out", tmp_path / "out"]
-    said = run(*words).err.splitlines()
-    assert "login node" in said[1] and "login node" not in run(*words, "--dry-run").err
-    monkeypatch.setenv("SLURMD_NODENAME", "n1")
-    assert "login node" not in run(*words).err
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert run(*words).err.splitlines()[1] == "start 2 of job 7"
-
-
 def test_some_runs_may_be_left_out(submit, log, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")  # whose own nodes do not count
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")

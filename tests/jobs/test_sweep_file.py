@@ -60,13 +60,6 @@ def test_the_order_is_random_but_recorded(sweep_file):
     assert ordered(runs, given, 7) == runs
 
 
-def test_only_selects(sweep_file):
-    only = ["gpus_per_node=2", "grad=fp16,fp32", "profile=torch"]
-    chosen, _ = choose(read_sweep(sweep_file(SWEEP)), only, "f")
-    assert {(p.gpus_per_node, p.profile) for p in configurations(chosen)} == {(2, "torch")}
-    assert len(chosen) == 2
-
-
 @pytest.mark.parametrize(
     ("only", "says"),
     [

@@ -69,16 +69,6 @@ def test_all_mistakes_of_a_runs_flags_are_said_at_once():
     ])  # fmt: skip
 
 
-def test_all_mistakes_of_only_are_said_at_once():
-    only = ("--only=loder=x", "--only=loader=dali_cpu", "--only=batch")
-    said = run("jobs.sweep", ROOT / "configs" / "quick.yaml", *only).err
-    assert said.splitlines() == [
-        "scaleprof: error: --only loder=x: unknown field 'loder'; did you mean 'loader'?",
-        "scaleprof: error: --only loader=dali_cpu: invalid loader 'dali_cpu'; did you mean 'dali-cpu'?",
-        "scaleprof: error: --only batch: use FIELD=VALUE",
-    ]
-
-
 @pytest.mark.parametrize("words", ["--batch-size 3", "--nodes 3", "--out {here}/a"])
 def test_what_all_ranks_find_wrong_is_reported_by_rank_0(words, here, monkeypatch):
     monkeypatch.setattr("profiling.errors.RANK_0_FIRST_S", 0.0)

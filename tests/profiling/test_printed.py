@@ -1,10 +1,50 @@
-"""Numbers and texts of printed tables, in any language."""
+"""Files as tools of all releases, settings and languages print them give the tables recorded beside them.
+
+``printed/TOOL/NAME.txt`` is a file, ``NAME.expected`` what is read of it and of each ``NAME.WAY.txt``.
+After a change on purpose, ``python -m tests.profiling.test_printed`` records anew.
+"""
+
+import json
+from pathlib import Path
 
 import pytest
 
 from profiling.readers.printed import has_decimal_commas, number_and_unit
-from tests.builders import tables
-from tests.profiling.samples import HOROVOD, NCU_DETAILS, VTUNE
+from profiling.tools import read, recognise
+
+PRINTED = Path(__file__).parent / "printed"
+FILES = sorted(PRINTED.glob("*/*.txt"))
+
+
+def expected(path: Path) -> Path:
+    return path.with_name(path.name.partition(".")[0] + ".expected")
+
+
+def shown(path: Path) -> str:
+    """What is read from a file: its findings, and the columns of its tables that are not empty."""
+    converted = read(path)
+    text = [f"{finding.code} {json.dumps(finding.data)}\n" for finding in converted.findings]
+    for name, table in sorted(converted.tables.items()):
+        rows = table.to_pandas().dropna(axis=1, how="all")
+        text.append(f"[{name}]\n{rows.to_csv(index=False, float_format='%.12g', lineterminator=chr(10))}")
+    return "".join(text)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_printed_file_gives_the_recorded_tables(path):
+    assert recognise(path) == path.parent.name
+    assert shown(path) == expected(path).read_text()
+
+
+MARKED = ("horovod/with-a-date", "ncu/details", "nvprof/summary.plain", "vtune/decimal-commas")
+
+
+@pytest.mark.parametrize("name", MARKED)
+def test_a_byte_order_mark_before_a_text_changes_nothing(name, tmp_path):
+    path = PRINTED / f"{name}.txt"
+    marked = tmp_path / path.name
+    marked.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert recognise(marked) == path.parent.name and shown(marked) == expected(path).read_text()
 
 
 @pytest.mark.parametrize(
@@ -21,24 +61,19 @@ def test_a_number_in_any_language(text, unit, value):
     assert number_and_unit(text, unit)[0] == pytest.approx(value)
 
 
-def test_where_one_number_can_only_have_a_decimal_comma_all_have():
-    assert has_decimal_commas(["kernel", "8.0", "1.234,5"]) and has_decimal_commas(["2,50"])
-    assert not has_decimal_commas(["1,234", "1,234.5", "(256, 1, 1)", "8.0"])
-    assert (
-        has_decimal_commas(["0,250"]) and has_decimal_commas(["1.234,5s"]) and has_decimal_commas(["2,5 %"])
-    )
-    assert not has_decimal_commas(["1,234s", "1,234.5 Gbyte/s", "0.250", "1,5-dimethyl"])
-    assert number_and_unit("1,512", decimal_comma=True)[0] == 1.512
-    assert number_and_unit("1.512", decimal_comma=True)[0] == 1512
+@pytest.mark.parametrize(
+    ("numbers", "has"),
+    [
+        (["kernel", "8.0", "1.234,5"], True), (["2,50"], True), (["0,250"], True), (["1.234,5s"], True),
+        (["2,5 %"], True), (["1,234", "1,234.5", "(256, 1, 1)", "8.0"], False),
+        (["1,234s", "1,234.5 Gbyte/s", "0.250", "1,5-dimethyl"], False),
+    ],
+)  # fmt: skip
+def test_where_one_number_can_only_have_a_decimal_comma_all_have(numbers, has):
+    assert has_decimal_commas(numbers) is has
+    assert number_and_unit("1,512", decimal_comma=has)[0] == (1.512 if has else 1512)
 
 
-SUMMED = "Time(%),Time,Calls,Avg,Min,Max,Name\n%,us,,us,us,us,\n60.00,30.5,2,15.25,10,20.5,k\n"
-TEXTS = {"horovod": HOROVOD, "ncu": NCU_DETAILS, "vtune": VTUNE, "nvprof": SUMMED}
-
-
-@pytest.mark.parametrize("tool", TEXTS)
-def test_a_byte_order_mark_before_a_text_changes_nothing(tool, tmp_path):
-    path = tmp_path / "printed.txt"
-    plain, said = tables(path, tool, TEXTS[tool])
-    marked, findings = tables(path, tool, "\ufeff" + TEXTS[tool])
-    assert all(marked[name].equals(plain[name]) for name in plain | marked) and findings == said
+if __name__ == "__main__":
+    for file in FILES:
+        expected(file).write_text(shown(file))

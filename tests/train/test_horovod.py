@@ -1,14 +1,10 @@
 """Horovod in the place of DDP: the same losses, over Gloo and over MPI; what happens where it is absent."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from jobs import ROOT
 from jobs.flags import to_flags
 from jobs.run import NO_HOROVOD, has_horovod, make_run
 from profiling import tables
@@ -67,25 +63,3 @@ def test_where_horovod_is_absent_a_line_says_so_and_ddp_trains(train_here, tmp_p
     code, _, said = train_here(*flags, "--out", str(tmp_path / "run"))
     assert code == 0 and NO_HOROVOD in said
     assert backends_of(tmp_path / "run") == {"ddp/gloo"}
-
-
-def without_horovod(tmp_path: Path) -> dict[str, str]:
-    """An environment in which Python finds no Horovod, installed or not."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import importlib.util as util\n"
-        "find = util.find_spec\n"
-        "util.find_spec = lambda name, *more: None if name == 'horovod' else find(name, *more)\n"
-    )
-    return {**os.environ, "PYTHONPATH": str(tmp_path)}
-
-
-def test_a_sweep_without_horovod_names_its_points_after_what_they_are(tmp_path):
-    file = tmp_path / "s.yaml"
-    file.write_text("repetitions: 1\nrun: {gpus_per_node: 2, device: cpu, backend: [horovod, ddp]}")
-    sweep = [sys.executable, "-m", "jobs.sweep", str(file), "--dry-run"]
-    done = subprocess.run(
-        sweep, cwd=ROOT, env=without_horovod(tmp_path), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count(NO_HOROVOD) == 1
-    assert "--backend=ddp" in done.stdout and "horovod" not in done.stdout

@@ -182,13 +182,6 @@ def test_the_run_says_how_many_ranks_the_launcher_started():
 
 # --- wrong use: one line, exit code 2 -----------------------------------------------------------------
 
-WRONG_USE = {
-    "loader with a near miss": (["--loader", "dali-cp"], "invalid loader 'dali-cp'; did you mean"),
-    "flag with a near miss": (["--bach", "3"], "unknown flag --bach; did you mean '--batch'"),
-    "attributed beyond the end": (["--batches", "5", "--attribute-from", "5"], "must be less than batches"),
-    "a GPU loader on the CPU": (["--device", "cpu", "--loader", "dali-gpu"], "loader dali-gpu needs a GPU"),
-    "a graph on the CPU": (["--device", "cpu", "--graph"], "graph"),
-}
 TINY = ["--image-size", "64", "--batch", "2", "--batches", "6"]
 
 
@@ -203,11 +196,6 @@ def one_line(ran: tuple[int, str, str]) -> str:
     code, _, said = ran
     assert code == 2 and len(said.splitlines()) == 1 and said.startswith("scaleprof: error: "), ran
     return said
-
-
-@pytest.mark.parametrize(("flags", "told"), WRONG_USE.values(), ids=WRONG_USE)
-def test_wrong_use(train_tiny, tmp_path, flags, told):
-    assert told in one_line(train_tiny(*flags, "--out", str(tmp_path / "out")))
 
 
 def test_wrong_use_ends_before_pytorch_is_imported():
@@ -332,10 +320,3 @@ def test_a_profiler_that_is_not_around_a_run_by_hand_is_told_at_its_start(train_
     assert len(train_tiny(*SMALL, "--profile", "torch")[2].splitlines()) == 1
     monkeypatch.setenv("NVTX_INJECTION64_PATH", "libToolsInjection64.so")
     assert len(train_tiny(*SMALL, "--profile", "nsys")[2].splitlines()) == 1
-
-
-def test_a_profile_of_python_is_printed(tmp_path):
-    """The process ends as Python does: only a rank that would wait for others leaves at once."""
-    words = ["-m", "cProfile", "-s", "cumtime", "-m", "train", *SMALL, "--out", str(tmp_path / "run")]
-    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "function calls" in done.stdout and "run_rank" in done.stdout
