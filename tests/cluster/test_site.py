@@ -37,35 +37,6 @@ def test_the_example_uses_and_so_explains_every_key():
             assert key == "name" or f"{key}:" in text
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("partiton: gpu", "unknown key 'partiton'; did you mean 'partition'?"),
-        ("network: {ib: {interfaces: ib0}}", "'network.ib.interfaces'; did you mean 'interface'?"),
-        ("network: {wifi: {}}", "unknown key 'network.wifi'; one of: ib, eth"),
-        ("container: {runtime: apptainer, imge: x}", "'container.imge'; did you mean 'image'?"),
-        ("container: {runtime: docker, image: x}", "invalid container.runtime 'docker'"),
-        ("mpi: {srun: pmi9}", "invalid mpi.srun 'pmi9'"),
-        ("modules: [2024.10]", "put it in quotes"),
-        ("environment: {'A B': 1}", "environment"),
-        ("gpus_per_node: many", "line 1: invalid gpus_per_node 'many': should be a valid integer"),
-        (
-            "partiton: gpu\nnetwork:\n  ib: 5",
-            "mine.yaml, line 3: invalid network.ib 5: should hold keys and values",
-        ),
-        ("- gpu", "not a site file"),
-        ("a: [", "not YAML"),
-        ("partition: !!python/object/apply:os.system [reboot]", "not YAML"),
-    ],
-)
-def test_a_wrong_site_file_is_one_line(tmp_path, text, says):
-    path = tmp_path / "mine.yaml"
-    path.write_text(text)
-    with pytest.raises(UserError) as error:
-        read_site(path)
-    assert says in str(error.value) and "mine.yaml" in str(error.value)
-
-
 def test_a_site_is_found_by_name_by_variable_by_file_and_by_its_cluster(tmp_path):
     own = tmp_path / "own.yaml"
     own.write_text("partition: fast")

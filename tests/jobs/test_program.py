@@ -13,7 +13,7 @@ from jobs.run_fields import parse_id
 from jobs.store import MANIFEST, Manifest, check_reports, is_complete, read_record, write_record
 from jobs.sweep_file import choose, expand, read_sweep
 from profiling import tables
-from profiling.errors import Mistakes, UserError
+from profiling.errors import UserError
 from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, write_run
 
@@ -71,32 +71,6 @@ def test_only_takes_factors_of_the_users_own(sweep_of):
         choose(sweep_of(SWEEP), ["lr=7"], "mine.yaml")
     rule = "exclude:\n  - when: {lr: 0.1, world_size: 1}\n    because: too slow\n"
     assert [len(several) for several in expand(sweep_of(SWEEP + rule))] == [6, 2]
-
-
-@pytest.mark.parametrize(
-    ("run", "says"),
-    [
-        ("program: train.py --lr {lrr}\n  lr: 0.1", "{lrr} has no values below `run:`; did you mean 'lr'?"),
-        ("program: train.py\n  lr: 0.1", "lr has no effect: write {lr} where the program takes it"),
-        ("program: train.py\n  model: resnet18", "model has no effect: write {model}"),
-        ("program: train.py\n  batch: 8", "batch has no effect: write {batch}"),
-        ("program: train.py\n  gpu_per_node: 2", "gpu_per_node has no effect: did you mean 'gpus_per_node'?"),
-        ("program: train.py {data}", "{data} has no value: add `data:` below `run:`"),
-        ("program: train.py {1}", "{1} is no name in braces; for a brace write {{ or }}"),
-        ("program: train.py 'a", "program: no closing quotation"),
-        ('program: ""', "invalid program ''"),
-        ("program: python train.py", "begin with the script or -m MODULE, without python"),
-        ("program: --out x train.py", "--out before the script: only --samples=N or --steps-per-batch=N"),
-        ("program: train.py {lr}\n  lr: {a: 1}", "expected text, number"),
-        ("program: train.py {lr}\n  lr: [1, 1]", "lr: 1 stands twice"),
-        ("program: train.py {world_size}\n  world_size: 2", "world_size: this name is taken"),
-        ("program: train.py {batch}\n  batch: x", "invalid batch 'x': should be a valid integer"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_is_one_line(sweep_of, run, says):
-    with pytest.raises(Mistakes) as wrong:
-        sweep_of(f"run:\n  {run}\n")
-    assert len(wrong.value.lines) == 1 and says in wrong.value.lines[0], wrong.value.lines
 
 
 def test_only_what_the_command_names_is_known_of_a_run(sweep_of):

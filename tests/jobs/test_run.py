@@ -155,46 +155,6 @@ def test_what_is_no_id_is_refused_in_one_line(text):
     assert "\n" not in str(error.value).replace(text, "")
 
 
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        ({"nodez": 1}, "did you mean 'nodes'"),
-        ({"loader": "dali-gpy"}, "did you mean 'dali-gpu'"),
-        ({"nodes": 0}, "invalid nodes 0: should be greater than or equal to 1"),
-        ({"nodes": "2"}, "invalid nodes '2': should be a valid integer"),
-        ({"model": "../resnet50"}, "model"),
-        ({"batches": 4, "attribute_from": 4}, "must be less than batches"),
-        ({"gpus_per_node": 2, "backend": "single"}, "use ddp"),
-        ({"nodes": 2, "backend": "dp"}, "for one node, not 2; use ddp"),
-        ({"grad": "fp16", "backend": "dp"}, "not grad fp16; use ddp"),
-        ({"compile": True, "backend": "dp"}, "does not support compile; use ddp"),
-        ({"channels_last": True, "backend": "dp"}, "channels_last; use ddp"),
-        ({"profile": "torch", "profile_schedule": "1,2,5"}, "invalid profile_schedule '1,2,5'"),
-        ({"profile": "torch", "profile_schedule": "1,2,0,2"}, "records nothing"),
-        (
-            {"profile": "torch", "profile_schedule": "1,2,5,2", "batches": 15},
-            "needs 16 steps, batches is 15",
-        ),
-        ({"profile": "nsys", "profile_schedule": "1,2,5,2"}, "not with nsys"),
-        ({"profile": "torch", "profile_schedule": "1,2,5,2", "attribute_from": 3}, "exclude each other"),
-        ({"backend": "horovod", "grad": "bf16"}, "Horovod does not support bf16"),
-        ({"device": "cpu", "loader": "dali-gpu"}, "needs a GPU"),
-        ({"profile": "nvprof", "profile_mode": "metric"}, "has no mode 'metric'; did you mean 'metrics'"),
-        ({"profile_mode": "metrics"}, "profiler none has no mode 'metrics'"),
-        ({"graph": True, "device": "cpu"}, "graph true needs a GPU; on device cpu use graph false"),
-        ({"graph": True, "backend": "horovod"}, "graph true does not work with backend horovod"),
-        ({"graph": True, "compile": "reduce-overhead"}, "graph true and compile reduce-overhead exclude"),
-        ({"graph": True, "batches": 11}, "needs batches of 12 or more"),
-        ({"graph": True, "batches": 20, "profile": "torch"}, "step 11 or later"),
-        ({"graph": True, "profile": "torch", "profile_schedule": "9,1,2,1"}, "step 11 or later"),
-    ],
-)
-def test_a_wrong_value_is_named_with_the_right_one(values, says):
-    with pytest.raises(UserError, match=r"conf\.yaml: ") as error:
-        make_run(values, "conf.yaml")
-    assert says in str(error.value) and "\n" not in str(error.value)
-
-
 def test_every_field_has_a_description_and_the_id_is_of_the_ten_fields_it_is_documented_with():
     assert all(info.description for info in Run.model_fields.values())
     assert set(ID_FIELDS) | set(OUTSIDE_FIELDS) | {"factors"} == set(Run.model_fields)

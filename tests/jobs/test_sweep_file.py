@@ -76,40 +76,6 @@ def test_an_only_that_chooses_nothing_says_what_there_is(sweep_file, only, says)
         choose(read_sweep(sweep_file(rule)), ["nodes=1"], "f")
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("runs: {nodes: 1}", "run is missing"),
-        ("run: 5", "conf.yaml, line 1: invalid run 5: should hold keys and values"),
-        ("model: alexnet\nbatch: 2", "line 2: batch: a field of a run"),
-        ("run: {nodes: 1}\nmodel: alexnet", "line 2: model: a field of a run; it goes below `run:`"),
-        ("run:\n  batch_size: 32", "line 2: unknown field 'batch_size'; did you mean 'batch'?"),
-        ("run:\n  batches: [4, 5]\n  attribute_from: 4", "attribute_from 4 must be less than batches 4"),
-        ("run:\n\tmodel: alexnet", "conf.yaml, line 2: not YAML: indented with a tab"),
-        ("run: {nodes: []}", "nodes has no value"),
-        ("run: {nodes: many}", "invalid nodes 'many': should be a valid integer"),
-        ("run: {profile: [none, torch]}\nrepetitions: {none: 1}", "repetitions: 'torch' missing"),
-        ("run: {loader: dali}", "did you mean 'dali-gpu', 'dali-cpu-to-gpu' or 'dali-cpu'?"),
-        ("run: {nodes: 1}\nexclude: [{when: {nodes: 1}}]", "line 2: exclude.0.because is missing"),
-        ("run: {nodes: 1}\nexclude: [{when: {ranks: 1}, because: x}]", "did you mean 'world_size'?"),
-        ("run: {nodes: 1}\nname: ../../etc", "name"),
-        ("run: [1, 2", "conf.yaml, line 1: not YAML"),
-        ("run:\n  batch: 32\n  nodes: 1\n  batch: 64", "conf.yaml, line 4: 'batch' is there twice"),
-        ("run: {nodes: 1}\nrepetitions: 0", "line 2: invalid repetitions 0: should be greater"),
-        ("run: {nodes: 1}\nrepetitions: {non: 2}", "invalid repetitions 'non'; did you mean 'none'"),
-        ("- 1", "not a sweep file"),
-        ("run: {data: !!python/object/apply:os.system [reboot]}", "not YAML"),
-        ("", "not a sweep file"),
-    ],
-)
-def test_a_wrong_sweep_file_is_answered_in_one_line_that_names_it(sweep_file, text, says):
-    with pytest.raises(UserError) as error:
-        expand(read_sweep(sweep_file(text)), "conf.yaml")
-    assert says in f"{error.value}\n"
-    assert "conf.yaml" in str(error.value)
-    assert "unicode" not in str(error.value) and "Input should" not in str(error.value)
-
-
 def test_all_mistakes_of_a_file_are_in_one_answer_with_their_lines(sweep_file):
     text = "repetitons: 2\nrun:\n  loder: synthetic\n  batch_size: 32\n  nodes: [1,\n    0]\n"
     with pytest.raises(Mistakes) as error:

@@ -1,43 +1,44 @@
 """What users get wrong, and the one line that each mistake ends in: what, where, and the right word."""
 
 import subprocess
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+import yaml
 
+from jobs.run import make_run
+from jobs.site import read_site
+from jobs.sweep_file import expand, read_sweep
+from profiling.errors import UserError
 from tests.analysis.commands import ROOT, one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 
-# command and arguments -> what the line says; {here} is a folder of the fixture below, with results in a/
-MISTAKES = {
-    "jobs.sweep configs/quik.yaml": "no sweep file configs/quik.yaml; did you mean 'configs/quick.yaml'?",
-    "jobs.sweep quick": "no sweep file quick; did you mean 'configs/quick.yaml'?",
-    "jobs.sweep {here}/model.yaml --dry-run": "model.yaml, line 2: invalid model 'resnet19'; did you",
-    "jobs.sweep {here}": "is a folder; expected a sweep file",
-    "jobs.sweep": "missing argument: config",
-    "jobs.sweep configs/quick.yaml --launcher slrum": "invalid --launcher 'slrum'; did you mean 'slurm'?",
-    "jobs.sweep configs/quick.yaml --dry-runs": "unknown flag --dry-runs; did you mean '--dry-run'?",
-    "jobs.sweep configs/quick.yaml --out {here}/file": "Not a directory: ",
-    "train --gpus-per-node 2": "1 x 2 ranks requested, 1 started",
-    "train --out {here}/a": "holds a sweep; choose another folder",
-    "jobs.doctor x": "unexpected argument: x ",
-    "jobs.commands scald": "unknown command 'scald'; did you mean 'scaled'?",
-    "analysis.scaled one={here}/a 2=x": "with its number of ranks",
-    "analysis.scaled {here}/emty": "emty does not exist; did you mean '",
-    # What follows depends on whether the project's folder holds results, as after `make demo`.
-    "analysis.scaled /nowhere/at/all": "/nowhere/at/all does not exist",
-    "analysis.scaled {here}/file": "file is no ",
-    "analysis.scaled {here}/empty": "empty holds no results",
-    "analysis.scaled {here}/a --group-by lodaer": "unknown field 'lodaer'; did you mean 'loader'?",
-    "analysis.efficiency {here}/a --group-by job": "unknown field 'job'; did you mean 'run'?",
-    "analysis.batches {here}/a --format cvs": "invalid --format 'cvs'; did you mean 'csv'?",
-    "analysis.kernels {here}/a --by pass": "'pass'; did you mean 'direction'?",
-    "analysis.anatomy {here}/a --by batch": "--by: unknown level 'batch'; did you mean 'step'?",
-    "analysis.anatomy {here}/a --group-by nodes": "did you mean '--by'?",
-    "analysis.compare {here}/a": "missing argument: B",
-    "profiling.watch --batch 30 my.py": "unknown flag --batch; did you mean '--batches'?",
-    "profiling.wrap --tool nsyss --out x": "did you mean 'nsys'?",
-}  # fmt: skip
+MISTAKES = yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text())
+
+
+def read_text(read: Callable, text: str, path: Path) -> None:
+    path.write_text(text)
+    read(path)
+
+
+READ = {
+    "run": lambda values, path: make_run(values, path.name),
+    "sweep": partial(read_text, lambda path: expand(read_sweep(path), path.name)),
+    "program": lambda run, path: read_text(read_sweep, f"run:\n  {run}\n", path),
+    "site": partial(read_text, read_site),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "says"), [(kind, *mistake) for kind in READ for mistake in MISTAKES[kind]]
+)
+def test_a_mistake_in_a_file_is_one_line_that_names_it(kind, given, says, tmp_path):
+    with pytest.raises(UserError) as error:
+        READ[kind](given, tmp_path / "conf.yaml")
+    said = str(error.value)
+    assert says in said and "conf.yaml" in said and "\n" not in said and "Input should" not in said
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +51,12 @@ def here(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", MISTAKES)
-def test_a_mistake_ends_in_one_line(command, here, monkeypatch):
+@pytest.mark.parametrize(("command", "says"), MISTAKES["command"])
+def test_a_mistake_of_a_command_ends_in_one_line(command, says, here, monkeypatch):
     monkeypatch.chdir(ROOT)
     module, *words = [word.replace("{here}", str(here)) for word in command.split()]
     module = "train.__main__" if module == "train" else module
-    assert MISTAKES[command] in one_line_error(run(module, *words))
+    assert says in one_line_error(run(module, *words))
 
 
 def test_all_mistakes_of_a_runs_flags_are_said_at_once():
