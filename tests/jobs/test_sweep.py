@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -129,13 +130,20 @@ def test_a_call_for_some_runs_of_a_sweep_keeps_what_is_known_of_the_whole(tmp_pa
     assert (changed.order, changed.excluded) == ([first.id], [])
 
 
-def test_done_runs_of_other_settings_are_never_taken_for_these(tmp_path):
-    run_all(execution(tmp_path))
-    before = manifests(execution(tmp_path))
-    changed = execution(tmp_path, run={"batches": 4, "batch": 2, "loader": "synthetic"})
+def test_done_runs_of_other_settings_are_never_taken_for_these(finished):
+    before = manifests(execution(finished))
+    changed = execution(finished, run={"batches": 4, "batch": 2, "loader": "synthetic"})
     with pytest.raises(UserError, match="batches 3, and the sweep now says 4"):
         run_all(changed)
-    assert manifests(execution(tmp_path)) == before
+    assert manifests(execution(finished)) == before
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, batches_of_ranks) -> Path:
+    """A sweep all of whose runs are done, made once; not to be changed."""
+    folder = tmp_path_factory.mktemp("finished")
+    assert run_all(execution(folder)) == 0
+    return folder
 
 
 def cut(path: Path) -> None:
@@ -161,9 +169,8 @@ def make_folder(path: Path) -> None:
         (flip_a_bit, "rank_0000/batches.parquet"),
     ],
 )  # fmt: skip
-def test_a_damaged_result_is_kept_aside_and_its_run_alone_repeated(tmp_path, capsys, damage, file):
-    work = execution(tmp_path)
-    run_all(work)
+def test_a_damaged_result_is_kept_aside_and_its_run_alone_repeated(tmp_path, finished, capsys, damage, file):
+    work = execution(shutil.copytree(finished, tmp_path, dirs_exist_ok=True))
     before = {name: one.ended for name, one in manifests(work).items()}
     directory = ended_runs(work.directory)[0]
     damage(directory / file)
@@ -213,11 +220,11 @@ def test_runs_this_machine_cannot_run_are_counted_by_reason(tmp_path, capsys):
     assert len(record.excluded) == 3 and len(record.order) == 4
 
 
-def test_a_dry_run_begins_with_what_there_is_to_do_and_how_long_it_may_take(tmp_path, capsys):
+def test_a_dry_run_begins_with_what_there_is_to_do_and_how_long_it_may_take(tmp_path, finished, capsys):
     work = execution(tmp_path)
     execute.print_plan(work, *expand(work.sweep))
     assert capsys.readouterr().err.splitlines()[0] == f"{tmp_path}/s: to do: 4, done: 0"
-    run_all(work)
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     first, *others = ended_runs(work.directory)
     for directory in others:
         manifest = store.read_record(directory / "manifest.json", Manifest)

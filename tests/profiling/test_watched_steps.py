@@ -64,46 +64,47 @@ def test_a_step_ends_with_the_optimizers_step_and_what_is_between_stages_is_of_n
     assert steps.samples.tolist() == [4, 4]
 
 
-def test_accumulated_passes_are_one_step_and_their_times_add_up():
-    steps = steps_of(segments("L F B L F B L F B U " * 3))
-    assert len(steps) == 3 and steps.passes.tolist() == [3, 3, 3]
-    assert stages(steps)[0] == [30, 60, 120, 5] and steps.samples.tolist() == [12, 12, 12]
+ONE, CRITIC, GAN = "L F B U0 ", "L F B U0 " * 5, "L F B U0 F B U1 "
+SELDOM = (ONE * 25 + "F B U1 ") * 4
+# a program -> the passes of each of its steps
+STEPS = {
+    "accumulated passes": ("L F B L F B L F B U " * 3, 1, [3] * 3),
+    "of two optimizers the later": (GAN * 4, 1, [2] * 4),
+    "five steps of the critic and one of the generator": ((CRITIC + "F B U1 ") * 2, 1, [6] * 2),
+    "it ends before the generator's": (CRITIC + "F B U1 " + CRITIC, 1, [6]),
+    "an optimizer of a later phase ends none": (ONE * LATE + GAN * 3, 1, [1] * (LATE + 1) + [2] * 2),
+    "a generator that steps seldom ends none": (SELDOM, 1, ([1] * 25 + ([2] + [1] * 24) * 3)),
+    "but is counted": (SELDOM, 25, [25, 26, 26, 26]),
+    "an optimizer that stays away": (ONE * 20 + "L F B U1 " * 20, 1, [1] * 40),
+    "the program ends in its second phase": (ONE * 20 + "L F B U1 " * 3, 1, [1] * 23),
+    "two by turns": ((ONE * 30 + "L F B U1 " * 30) * 2, 1, [1] * 120),
+    "two others later": (ONE * 20 + "L F B U1 F B U2 " * 20, 1, [1] * 20 + [2] * 20),
+    "one of each parameter": (f"L F B {' '.join(f'U{number}' for number in range(40))} " * 6, 1, [1] * 6),
+    "several steps are one": ("L F B U F B U " * 4, 2, [2] * 4),
+    # The odd one is of the step that follows it.
+    "counted anew in each phase": (ONE * 21 + "L F B U1 " * 20, 2, [*[2] * 10, 3, *[2] * 9]),
+}
 
 
-def test_of_two_optimizers_the_later_ends_the_step():
-    steps = steps_of(segments("L F B U0 F B U1 " * 4))
-    assert len(steps) == 4 and stages(steps)[0] == [10, 40, 80, 10]
+@pytest.mark.parametrize("program", STEPS)
+def test_which_optimizers_steps_end_the_steps(program):
+    text, per_step, passes = STEPS[program]
+    steps = steps_of(segments(text), per_step)
+    assert steps.passes.tolist() == passes and steps.by == BY_OPTIMIZER
 
 
-def test_five_steps_of_the_critic_and_one_of_the_generator_are_one_step():
-    critic, generator = "L F B U0 " * 5, "F B U1 "
-    assert len(steps_of(segments((critic + generator) * 2))) == 2
-    assert len(steps_of(segments(critic + generator + critic))) == 1  # it ends before the generator's
-
-
-def test_an_optimizer_of_a_later_phase_ends_no_step():
-    steps = steps_of(segments("L F B U0 " * LATE + "L F B U0 F B U1 " * 3))
-    assert len(steps) == LATE + 3
-
-
-def test_a_generator_that_steps_seldom_ends_no_step_and_is_counted():
-    steps = steps_of(segments(("L F B U0 " * 25 + "F B U1 ") * 4))
-    assert len(steps) == 100
-    assert len(steps_of(segments(("L F B U0 " * 25 + "F B U1 ") * 4), per_step=25)) == 4
-
-
-def test_where_an_optimizer_stays_away_the_next_ones_end_the_steps():
-    first, second = "L F B U0 ", "L F B U1 "
-    assert len(steps_of(segments(first * 20 + second * 20))) == 40
-    assert len(steps_of(segments(first * 20 + second * 3))) == 23  # the program ends in its second phase
-    by_turns = steps_of(segments((first * 30 + second * 30) * 2))
-    assert len(by_turns) == 120 and set(by_turns.passes) == {1}
-    assert len(steps_of(segments(first * 20 + "L F B U1 F B U2 " * 20))) == 40
-
-
-def test_an_optimizer_of_each_parameter_ends_one_step():
-    every = "L F B " + " ".join(f"U{number}" for number in range(40))
-    assert steps_of(segments(f"{every} " * 6)).passes.tolist() == [1] * 6
+@pytest.mark.parametrize(
+    ("text", "times", "samples"),
+    [
+        ("L F B L F B L F B U ", [30, 60, 120, 5], 12),
+        ("L F B U0 F B U1 ", [10, 40, 80, 10], 4),
+        ("L _30 B U ", [10, 31, 40, 5], 4),  # a forward pass that is not seen lies between load and backward
+        ("L0 L1 E7 F B U ", [20, 15 + 20, 40, 5], 8),  # two loaders and a teacher: no evaluation
+    ],
+)
+def test_times_and_samples_of_a_step_add_up(text, times, samples):
+    steps = steps_of(segments(text * 4))
+    assert stages(steps) == [times] * 4 and set(steps.samples) == {samples} and not steps.paused.any()
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(LATE + 2, 40)), min_size=1, max_size=4))
@@ -115,19 +116,6 @@ def test_in_each_phase_the_last_optimizer_ends_the_steps(phases):
         words += ["L", *cycle] * times
     steps = steps_of(segments(" ".join(words)))
     assert steps.passes.tolist() == [optimizers for optimizers, times in phases for _ in range(times)]
-
-
-def test_a_forward_pass_that_is_not_seen_is_what_lies_between_load_and_backward():
-    assert stages(steps_of(segments("L _30 B U " * 3)))[0] == [10, 31, 40, 5]
-
-
-def test_several_steps_of_the_optimizer_are_one_step_where_that_is_asked_for():
-    assert len(steps_of(segments("L F B U F B U " * 4), per_step=2)) == 4
-
-
-def test_in_each_phase_the_optimizers_steps_are_counted_anew():
-    steps = steps_of(segments("L F B U0 " * 21 + "L F B U1 " * 20), per_step=2)
-    assert steps.passes.tolist() == [*[2] * 10, 3, *[2] * 9]  # the odd one is of the step that follows it
 
 
 def test_an_evaluation_between_steps_is_left_out():
@@ -142,12 +130,6 @@ def test_an_evaluation_between_steps_is_left_out():
 def test_an_evaluation_whose_passes_are_not_seen_is_known_by_its_loader():
     steps = steps_of(segments("L0 F B U " * 3 + "L1 L1 L1 " + "L0 F B U " * 3))
     assert (steps.end_ns - steps.start_ns).max() == 79 and steps.samples.tolist() == [4] * 6
-
-
-def test_two_loaders_of_every_step_and_a_teacher_are_no_evaluation():
-    steps = steps_of(segments("L0 L1 E7 F B U " * 4))
-    assert not steps.paused.any()
-    assert stages(steps)[0] == [20, 15 + 20, 40, 5] and steps.samples.tolist() == [8] * 4
 
 
 def test_what_a_profiler_takes_to_start_is_in_no_step():
