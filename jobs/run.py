@@ -31,6 +31,8 @@ BACKENDS = {
     "horovod": "train.backends.horovod",
     "dp": "train.backends.single",  # torch.nn.DataParallel: one process for all GPUs of a node
 }
+# The variable by which a run's record has the nominal bandwidth per GPU of its network, from the site file.
+LINK = "SCALEPROF_LINK_GBIT_PER_S"
 NO_HOROVOD = "Horovod is not installed (make horovod builds it): using DDP instead"
 
 

@@ -21,7 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 
 from jobs.cluster import cluster_name
 from jobs.flags import make_parser
-from jobs.run import Run, problems_of
+from jobs.run import LINK, Run, problems_of
 from profiling import yaml_text
 from profiling.arguments import with_values
 from profiling.errors import Mistakes, UserError, did_you_mean, run_command
@@ -55,6 +55,10 @@ class Network(_Part):
     )
     device: Word | None = Field(
         default=None, description="its InfiniBand device, e.g. mlx5_0 (or mlx5_0,mlx5_1)"
+    )
+    gbit_per_s: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="its nominal bandwidth per GPU, shown beside the measured one",
     )
     variables: Variables = Field(default={}, description="more variables to set for it")
 
@@ -226,6 +230,8 @@ def network_environment(run: Run, site: Site, environment: Mapping[str, str]) ->
     if interface:
         names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
         variables |= dict.fromkeys((*names, "OMPI_MCA_btl_tcp_if_include"), interface)
+    if network.gbit_per_s:
+        variables[LINK] = f"{network.gbit_per_s:g}"
     variables |= network.variables
     return {name: value for name, value in variables.items() if name not in environment}
 

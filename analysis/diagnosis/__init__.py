@@ -30,6 +30,7 @@ from analysis.frames.measure import measure
 from analysis.frames.study import Source, Study
 from analysis.measures import anatomy, certainty, communication, critical_path, stragglers, traced
 from analysis.measures.points import findings, points_of
+from jobs.run import LINK
 from profiling.errors import UserError
 from profiling.findings import MOST_SHOWN, Finding, listed
 
@@ -105,7 +106,7 @@ def _incomplete(study: Study) -> list[Finding]:
 
 
 def _link(evidence: Evidence, found: Sequence[Finding]) -> list[Finding]:
-    """What a GPU's link carried in allreduces, beside what it could before the runs."""
+    """What a GPU's link carried in allreduces, beside its bandwidth before the runs, and by the site file."""
     of_transfer = [one.data["ranks"] for one in found if one.data.get("cause") == "transfer"]
     rows = (
         evidence.frame_if_any(communication.communication, evidence.study) if of_transfer else pd.DataFrame()
@@ -114,11 +115,14 @@ def _link(evidence: Evidence, found: Sequence[Finding]) -> list[Finding]:
         return []
     rows = rows[rows["group_size"].isin(of_transfer[:1]) & (rows["collective"] == "allreduce")]
     rows = rows.dropna(subset=["busbw_gb_per_s", "mbyte_per_step"])
+    manifests = {source.id: source.manifest for source in evidence.study.sources if source.manifest}
+    nominal = {name: f"{of} Gbit/s" for name, one in manifests.items() if (of := one.environment.get(LINK))}
     return [
         Finding("link", data={
             "gbit_per_s": 8 * row["busbw_gb_per_s"], "ranks": row["group_size"],
             "before": "unknown" if (pct := row["busbw_of_measured_pct"]) is None
             else f"{8 * row['busbw_gb_per_s'] / pct * 100:.3g} Gbit/s",
+            "nominal": nominal.get(row["run"], "unknown"),
         })
         for row in records(rows.nlargest(1, "mbyte_per_step"))
     ]  # fmt: skip

@@ -13,6 +13,8 @@ from analysis.frames.load import load
 from analysis.measures.loss import BY_STAGES
 from benchmarks.planted_sweep import Network, write_sweep
 from benchmarks.verdicts import JOB
+from jobs import store
+from jobs.run import LINK
 from jobs.store import WITHOUT_SUMMARY, summary_of
 from profiling.convert import main as convert
 from profiling.findings import Finding
@@ -263,10 +265,16 @@ OUR_OPTIONS = ("grad:", "bucket_mb", "TFRecord", "dali", "synthetic")
 @pytest.mark.parametrize("world", WORLDS)
 def test_what_is_said_of_a_sweep_is_consistent(world, repetitions, tmp_path):
     write_sweep(tmp_path, WORLDS[world], seed=3, repetitions=repetitions, batches=30)
+    for path in tmp_path.glob("run_*/manifest.json"):  # as if the site file had it
+        manifest = store.read_record(path, store.Manifest)
+        store.write_record(path, manifest.model_copy(update={"environment": {LINK: "100"}}))
     found = diagnose(Evidence(load(tmp_path)))
     check(found)
     # Each has a place on the page, and the page says the same.
     assert {one.code for one in found} <= set(PLACES)
+    if world == "thin links" and repetitions is PROFILED:
+        (link,) = by_code(found, "link")
+        assert link.data["gbit_per_s"] == pytest.approx(16, rel=0.05) and link.data["nominal"] == "100 Gbit/s"
     planted = {"loader by turns": "data", "bursts of the loader": "data", "loader at every size": "data"}
     if cause := planted.get(world):
         of_cost = [one for one in found if one.data.get("kind")]

@@ -7,10 +7,12 @@ import pytest
 
 from jobs.checks import check_modules, refuse
 from jobs.execute import Outcome
-from jobs.run import make_run
+from jobs.run import LINK, make_run
 from jobs.site import (
     NO_SITE,
     SITES,
+    Network,
+    Networks,
     Site,
     find_site,
     network_environment,
@@ -142,6 +144,8 @@ def test_each_network_has_its_variables_and_one_node_has_none():
     assert ib["OMPI_MCA_pml"] == "ucx" and ib["UCX_NET_DEVICES"] == "mlx5_0:1"
     assert "tcp" in eth["UCX_TLS"].split(",") and "openib" in eth["OMPI_MCA_btl"]
     assert ib["NCCL_IB_TIMEOUT"] == "22" and "NCCL_IB_TIMEOUT" not in eth
+    fast = site.model_copy(update={"network": Networks(ib=Network(gbit_per_s=200))})
+    assert network_environment(make_run({"nodes": 2, "network": "ib"}), fast, {})[LINK] == "200"
     set_by_user = {"NCCL_IB_DISABLE": "1", "NCCL_IB_TIMEOUT": "18"}
     left = network_environment(make_run({"nodes": 2, "network": "ib"}), site, set_by_user)
     assert not set(left) & set(set_by_user)
