@@ -352,6 +352,7 @@ _KINDS: dict[Kind, set[str]] = {
     "tau_intervals": _TAU_POINT | {"function", "calls", "exc_time", "inc_time"},
     "tau_atomics": _TAU_POINT | {"function", "num_samples", "mean"},
 }
+MARK, MARKED = "name_str", "timestamp"  # of marks of a profiled run, in CSV: name, and time in ns
 
 
 def _add_file(study: Study, file: Path) -> bool:
@@ -366,17 +367,14 @@ def _add_file(study: Study, file: Path) -> bool:
         if head != b"PAR1" and file.suffix in (".gzip", ".parquet"):
             raise UserError(f"{file} is {'not a Parquet file' if head else 'empty'}")
         if head != b"PAR1":
-            return False
+            with file.open(encoding="utf-8", errors="replace") as content:
+                columns = set(content.readline(1000).strip().replace('"', "").split(","))
+            return columns >= {MARK, MARKED} and _add_named(study, file, "marks")
         columns = set(pq.read_schema(file).names)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{file} is damaged or truncated ({str(error).splitlines()[0]})") from None
     if pyprof.is_pyprof(columns):
-        source = _pyprof_source(study, file)
-        if source.exit_code:
-            _fail(study, source.id, f"exit code {source.exit_code}", "failed")
-        else:
-            study.loaded.append(source)
-        return True
+        return _add_named(study, file, "pyprof")
     for kind, needed in _KINDS.items():
         if columns >= needed:
             study.loaded.append(Source(file.name, kind, {}, 0, None, file))
@@ -392,7 +390,8 @@ def _fail(study: Study, point: str, reason: str, kind: FailureKind) -> None:
     study.failed.append(Failure(point, reason, kind))
 
 
-def _pyprof_source(study: Study, file: Path) -> Source:
+def _add_named(study: Study, file: Path, kind: Kind) -> bool:
+    """Add a table of a run whose id is the file's name."""
     # Two folders may hold tables of one name.
     taken = any(source.id == file.name for source in study.loaded)
     named = str(file.relative_to(study.path)) if taken else file.name
@@ -400,5 +399,10 @@ def _pyprof_source(study: Study, file: Path) -> Source:
         run_id = parse_id(file.name.partition(".")[0])
     except UserError:
         study.log.note("configuration_doubtful", named)
-        return Source(named, "pyprof", dict.fromkeys(ID_FIELDS), 0, None, file)
-    return Source(named, "pyprof", dict(run_id.fields), run_id.repetition, run_id.exit_code, file)
+        study.loaded.append(Source(named, kind, dict.fromkeys(ID_FIELDS), 0, None, file))
+        return True
+    if run_id.exit_code:
+        _fail(study, named, f"exit code {run_id.exit_code}", "failed")
+    else:
+        study.loaded.append(Source(named, kind, dict(run_id.fields), run_id.repetition, 0, file))
+    return True

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-Kind = Literal["run", "trace", "pyprof", "tau_intervals", "tau_atomics"]
+Kind = Literal["run", "trace", "pyprof", "tau_intervals", "tau_atomics", "marks"]
 
 # In these the runs of one point may differ: how they were watched, and for how long.
 NOT_OF_POINT = fields_of("observation", "length")
@@ -39,12 +39,12 @@ TAU = "tau"  # the name of the tool
 
 @dataclass(frozen=True)
 class Source:
-    """A run, the traces of a job, or a table of the reference's (PyProf's kernels, TAU's timers or events).
+    """A run, the traces of a job, or a table of the reference's (PyProf's, TAU's, marks of a run).
 
     Attributes:
         id: the run's id (the file's name, if that is no run id).
-        fields: Run's fields that are known; of a PyProf table those its name says, of TAU's none, of traces
-            the profile, the job's name and, where these are known, nodes and gpus_per_node.
+        fields: Run's fields that are known; of PyProf's and of marks those the name says, of TAU's none, of
+            traces the profile, the job's name and, where these are known, nodes and gpus_per_node.
         path: the run's directory, or the file.
         manifest: of a run of our own.
         job: of traces, what they say of their job.

@@ -11,13 +11,14 @@ import pandas as pd
 from analysis.display.metrics import Metric
 from analysis.display.numbers import in_order
 from analysis.frames.kernel_sums import costs, query, relation, table_sums
-from analysis.frames.study import Source, Study
+from analysis.frames.load import MARK, MARKED
+from analysis.frames.study import Source, Study, Unusable
 from analysis.measures import tau
 from analysis.measures.peaks import bounds, forward_flops_per_image, published_bound
 from analysis.measures.points import UNPROFILED, point_names, points_of
 from analysis.measures.use import check_coverage
 from jobs.run_fields import ID_FIELDS
-from profiling.schemas import IS_MODEL
+from profiling.schemas import END_OF_BATCH, FORWARD, IS_MODEL
 
 METRICS = (
     Metric("tables", "number of tables (repetitions, ranks), summed before ratios are formed"),
@@ -100,7 +101,9 @@ def _fields(sources: Sequence[Source], names: Sequence[str]) -> pd.DataFrame:
 
 
 SCALED_METRICS = (
-    Metric("step_duration_s", "published estimate of the step duration, from TAU's times", "step, s\n(TAU)"),
+    Metric(
+        "step_duration_s", "published step duration: the least of TAU's, nvprof's and PyProf's", "step\ns"
+    ),
     Metric(
         "flops_efficiency_of_step_pct", "FLOPs in 25 steps over the peak", "FLOPS eff. %\nof step", places=2
     ),
@@ -113,16 +116,43 @@ SCALED_METRICS = (
 )
 
 
-def scaled_by_tau(study: Study) -> pd.DataFrame:
-    """A row a PyProf table whose configuration TAU timed: its fields, then :data:`SCALED_METRICS`.
+_ATTRIBUTED_FROM = 26  # of the reference's 51 batches
+
+
+def _by_marks(study: Study) -> pd.DataFrame:
+    """The reference's estimates from marks of profiled runs: ID_FIELDS, and ``published_s``.
+
+    nvprof's is the median distance of ends of batches, PyProf's that of forward passes since it attributes.
+    """
+
+    def of_file(source: Source) -> list[float]:
+        try:
+            marks = pd.read_csv(source.path, usecols=[MARK, MARKED]).astype({MARKED: float})
+        except ValueError as error:
+            raise Unusable(source, f"is damaged: {error}") from None
+        of_name = [np.sort(marks.loc[marks[MARK] == name, MARKED]) for name in (END_OF_BATCH, FORWARD)]
+        ends, begins = of_name[0], of_name[1][_ATTRIBUTED_FROM:]
+        return [float(np.median(np.diff(at))) / 1e9 for at in (ends, begins) if len(at) > 1]
+
+    found = [
+        {**source.fields, "published_s": seconds}
+        for source, estimates in study.each(study.of_kind("marks"), of_file)
+        for seconds in estimates
+    ]
+    return pd.DataFrame(found, columns=[*ID_FIELDS, "published_s"])
+
+
+def scaled_tables(study: Study) -> pd.DataFrame:
+    """A row a PyProf table of whose configuration a step is timed: its fields, then :data:`SCALED_METRICS`.
 
     The reference printed each efficiency under the other's header; these are under their own.
     """
     every = study.of_kind("pyprof")
-    if not every or not study.tau_intervals:
+    if not every or not (study.tau_intervals or study.of_kind("marks")):
         return pd.DataFrame(columns=[metric.name for metric in SCALED_METRICS])
-    timed = tau.step_durations(study).query("published_s > 0").sort_values("published_s", ascending=False)
-    # Two ways of running TAU are two estimates, of which the least counts.
+    estimates = [one for one in (tau.step_durations(study), _by_marks(study)) if len(one)]
+    timed = pd.concat(estimates or [_by_marks(study)]).query("published_s > 0")
+    timed = timed.sort_values("published_s", ascending=False)  # the least counts
     durations = dict(zip(_points(timed), timed["published_s"], strict=True))
     sources = [
         one
@@ -202,7 +232,7 @@ def _of_pyprof(study: Study) -> _Moved:
     if tables.empty:
         return
     peak, _ = published_bound(study)
-    scaled = scaled_by_tau(study)[:1]
+    scaled = scaled_tables(study)[:1]
     under_other = [scaled[f"{what}_efficiency_of_step_pct"] for what in ("bandwidth", "flops")]
     yield "1 swapped columns", under_other[0], under_other[1]
     per_step = (tables["fprop_per_batch"] + tables["bprop_per_batch"]) / 1e12

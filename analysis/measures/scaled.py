@@ -86,7 +86,7 @@ COLUMNS = {
     ),
     "PyProf tables (they hold no step durations):": published.METRICS,
     "Published method, for TAU tables and for our own runs, by whole wall time:": tau.METRICS,
-    "Published method, for PyProf tables of configurations that TAU timed too:": published.SCALED_METRICS,
+    "Published method, for PyProf tables of configurations with step times:": published.SCALED_METRICS,
     **traced.COLUMNS,
 }
 # Ends of other intervals are details.
@@ -158,7 +158,7 @@ def configurations(
         if method == "corrected" and study.of_kind("pyprof"):
             found.append(published.of_tables(study, group_by))
         if method == "published":
-            rows = [tau.tau_rows(study), published.scaled_by_tau(study)]
+            rows = [tau.tau_rows(study), published.scaled_tables(study)]
             rows += [tau.run_rows(study)] if study.of_kind("run") else []
             known = pd.concat([one for one in rows if len(one)] or rows, ignore_index=True)
             found.append(tau.grouped(known, group_by).astype(object))
@@ -208,7 +208,7 @@ def _nothing(study: Study, methods: Sequence[str]) -> str:
     if study.tau_intervals and list(methods) == ["corrected"]:
         return f"{study.path} holds only TAU application times: they have no steps (see --method published)"
     if study.of_kind("pyprof") and list(methods) == ["published"]:
-        return f"{study.path} holds no step durations: they need TAU tables of the same configurations"
+        return f"{study.path} holds no step durations: they need TAU tables or marks of the same runs"
     return f"{study.path} holds no data on scaling (method {', '.join(methods)})"
 
 
@@ -407,7 +407,7 @@ _SHARES = (
 _OF_FILES = (
     ("PyProf kernel tables, corrected method", "tables", published.METRICS[1:]),
     ("Published method", "application_s", tau.METRICS),
-    ("Published method, PyProf tables timed by TAU", "step_duration_s", published.SCALED_METRICS),
+    ("Published method, PyProf tables with step times", "step_duration_s", published.SCALED_METRICS),
 )
 
 

@@ -149,5 +149,24 @@ def test_pyprof_tables_that_tau_timed_have_the_published_scaled_efficiency(tmp_p
     assert float(row["bandwidth_efficiency_of_step_pct"]) == pytest.approx(100 * moved / (25 * 0.48) / 288e9)
     assert "1 swapped columns: " in ran.err
     assert len(published(tmp_path, "--group-by", "nodes").csv) == 1
-    shown = run("analysis.scaled", tmp_path, "--method", "published").out
-    assert "timed by TAU" in shown
+
+
+@pytest.mark.parametrize(
+    ("end_s", "forward_s", "least_s"), [(0.45, 0.4, 0.4), (0.4, 0.45, 0.4), (0.5, 0.6, 0.48)]
+)
+@pytest.mark.parametrize("with_tau", [True, False])
+def test_the_published_step_is_the_least_of_taus_and_of_those_by_marks(
+    tmp_path: Path, end_s: float, forward_s: float, least_s: float, with_tau: bool
+) -> None:
+    """Forward passes count from the 27th on: those before are 0.1 s apart."""
+    kernels = write_pyprof(tmp_path / "kernels", nodes=1)
+    if with_tau:
+        write_tau(tmp_path / "batch1.gzip", {(1, 2, 32): [41.0, 41.0]}, network="IB", grad="fp16")
+        write_tau(tmp_path / "timed.gzip", {(1, 2, 32): [64.0, 65.0]}, network="IB", grad="fp16")
+    begins = [0.1 * min(step, 26) + forward_s * max(step - 26, 0) for step in range(51)]
+    marks = [("Forward Pass", at) for at in begins] + [("End of Batch", end_s * step) for step in range(51)]
+    lines = [f"{number},{name},{round(1e18 + at * 1e9)}" for number, (name, at) in enumerate(marks)]
+    (tmp_path / f"{kernels.stem}.csv").write_text("\n".join([",name_str,timestamp", *lines]))
+    (row,) = [row for row in published(tmp_path).csv if row["step_duration_s"]]
+    expected = least_s if with_tau else min(end_s, forward_s)
+    assert float(row["step_duration_s"]) == pytest.approx(expected, rel=1e-4)
