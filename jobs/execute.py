@@ -20,7 +20,7 @@ from typing import Any, cast
 from pydantic import BaseModel
 from rich.console import Console
 
-from jobs import ROOT, progress, store
+from jobs import ROOT, machine, progress, store
 from jobs.failures import (
     BLAMES_NODE,
     NODE_FAILURES,
@@ -45,6 +45,7 @@ from profiling.errors import EXIT_FAILED, Mistakes, UserError
 from profiling.findings import Finding, lines
 from profiling.wrap import wrapped
 
+SCATTER = 1.1  # ratio of two repetitions above which they show nothing
 RESTARTS = 5  # how often a job that has lost nodes is started again to get others
 CALIBRATION_S = 120.0
 
@@ -236,6 +237,7 @@ class Queue:
     def __init__(self, execution: Execution, bar: progress.Bar, me: Owner, result: Result) -> None:
         self._execution, self._bar, self._me, self._result = execution, bar, me, result
         self._attempts = Attempts.read(execution.directory, me)
+        self._durations_ms: dict[str, list[float]] = {}  # of a step, by configuration
         self._launcher = execution.launcher.without(self._attempts.left_out())
 
     def run(self, todo: Sequence[SweepRun]) -> None:
@@ -305,10 +307,26 @@ class Queue:
         beside |= self._beside(directory)
         if beside:
             manifest.findings.append(Finding("disturbed", data={"runs": beside}))
+        scatter = self._scatter(sweep_run, directory) if manifest.done else []
+        manifest.findings += scatter
+        for line in lines(scatter):
+            self._bar.say(line, "yellow")
         # Ours until it has its whole name: without an owner another sweep would take it over before that.
         result = store.finish(directory, manifest)
         release(result)
         return manifest, result
+
+    def _scatter(self, sweep_run: SweepRun, directory: Path) -> list[Finding]:
+        """Whether the first two repetitions differ too much to show anything, and how busy this node is."""
+        durations = self._durations_ms.setdefault(sweep_run.of_all_repetitions, [])
+        if step := progress.step_of(directory):
+            durations.append(step[0] / 1e6)
+        if len(durations) != 2 or max(durations) <= SCATTER * min(durations):
+            return []
+        low_ms, high_ms, load = min(durations), max(durations), os.getloadavg()[0]
+        why = f"{low_ms:.4g} and {high_ms:.4g} ms; load {load:.1f} on {machine.this_machine().cores} cores"
+        data = {"figure": "step (two repetitions)", "why": why, "low_ms": low_ms, "high_ms": high_ms}
+        return [Finding("uncertain", data=data)]
 
     def _beside(self, directory: Path) -> set[str]:
         """What other sweeps of this host are running now in the same results."""

@@ -40,6 +40,7 @@ from profiling.wrap import has_gpu, run_wrapped, wraps
 # Without --batches: what a profiler records.
 FIRST_RECORDED, RECORDED = 10, 20
 _SAY_EVERY_S = 0.2
+_SAY_FIRST_S = 5.0
 
 
 def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, Program]:
@@ -137,7 +138,9 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
     in_sweep = not by_hand.is_by_hand(given.out)
     if in_sweep:  # which looks at how far its runs are, and asks one that hangs where it is
         write_stacks_at_signal(directory / STACKS)
-    progress = _progress(request.batches) if in_sweep and me.rank == 0 else None
+    progress = None
+    if me.rank == 0:
+        progress = _progress(request.batches) if in_sweep else _live() if sys.stderr.isatty() else None
     watch = Watch(request, capture, progress)
     process = os.getpid()
     with hidden(("jobs",)):
@@ -185,11 +188,11 @@ class Nothing(UserError):
     exit_code = EXIT_FAILED
 
 
-def _progress(batches: int) -> Callable[[int], None]:
+def _progress(batches: int) -> Callable[[int, float], None]:
     """Says how many steps are done, a few times a second, on a line that the program did not begin."""
     last = 0.0
 
-    def progress(steps: int) -> None:
+    def progress(steps: int, _: float) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last >= _SAY_EVERY_S or steps == batches:
@@ -197,6 +200,24 @@ def _progress(batches: int) -> Callable[[int], None]:
             print(f"\rstep {min(steps, batches)}/{batches}", flush=True)
 
     return progress
+
+
+def _live() -> Callable[[int, float], None]:
+    """Says how the program goes, after some seconds and then ever more rarely."""
+    since: tuple[float, int, float] | None = None  # when it was last said: time, steps, seconds of loading
+    wait_s = _SAY_FIRST_S
+
+    def live(steps: int, loading_s: float) -> None:
+        nonlocal since, wait_s
+        now = time.monotonic()
+        if since is None:  # the first step warms up
+            since = now, steps, loading_s
+        elif (seconds := now - since[0]) >= wait_s and (done := steps - since[1]):
+            data = (loading_s - since[2]) / seconds
+            _say(f"{steps} steps, {1e3 * seconds / done:.4g} ms per step, {data:.0%} waiting for data")
+            since, wait_s = (now, steps, loading_s), 2 * wait_s
+
+    return live
 
 
 def prepare_folder(given: argparse.Namespace, program: Program, me: Identity) -> tuple[Path, bool]:

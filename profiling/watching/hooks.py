@@ -7,6 +7,7 @@ outermost calls of modules. Each costs a few microseconds per step (benchmarks/w
 import gc
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -253,6 +254,7 @@ class Hooks:
 
     def __init__(self, open_recorder: Callable[[], Recorder]) -> None:
         self.seen = Seen()
+        self.loading_s = 0.0  # in the data loaders, by the host's clock
         self.modules = Modules(self.recorder)
         self._open_recorder = open_recorder
         self._recorder: Recorder | None = None
@@ -328,7 +330,7 @@ class Hooks:
                 return advance(this)
             number, draws = getattr(this, "_scaleprof", (0, None))
             recorder.enter(LOAD, number)
-            data, samples = None, UNKNOWN
+            data, samples, began = None, UNKNOWN, time.perf_counter()
             try:
                 data = advance(this)
                 if draws is None:
@@ -342,6 +344,7 @@ class Hooks:
                         self.seen.samples = (samples, shown) if shown not in (samples, UNKNOWN) else None
             finally:
                 recorder.leave(samples, data is not None)
+                self.loading_s += time.perf_counter() - began
             return data
 
         iterator.__init__, iterator.__next__ = started, advanced

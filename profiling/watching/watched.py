@@ -85,10 +85,11 @@ class Request:
 
 
 class Watch:
-    """Watches this process from the first load or computation on; ``progress`` is given each step."""
+    """Watches this process from the first load or computation on; ``progress`` is given the
+    number of each step, and how long the data loaders have taken, s."""
 
     def __init__(
-        self, request: Request, capture: Capture, progress: Callable[[int], None] | None = None
+        self, request: Request, capture: Capture, progress: Callable[[int, float], None] | None = None
     ) -> None:
         self.request, self._capture, self._progress = request, capture, progress
         self._ends = Ends(request.per_step)
@@ -155,7 +156,7 @@ class Watch:
         self._clock.settle()
         steps = self._ends.steps
         if self._progress:
-            self._progress(steps)
+            self._progress(steps, self.hooks.loading_s)
         if steps <= _STEPS_OF_FACTS:
             self.model_facts = facts_of(self.hooks.modules.largest)
         # An optimizer that has not stepped yet may follow, and end the steps.
