@@ -1,6 +1,7 @@
 """Format values with a readable number of digits, intervals, and labels of configurations."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,15 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+# What a spreadsheet takes for a formula and is no number (OWASP: CSV injection).
+_FORMULA = re.compile(r"[=+@\t\r-](?![\d.,]*(?:[eE][-+]?\d+)?$)")
+
+
+def cell(value: Any) -> Any:
+    """A value as CSV holds it: an apostrophe stands before a text that spreadsheets would compute."""
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
 
 
 def shown(value: Any) -> str:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.display.metrics import FIELDS_OF_RUNS, Metric, explain_columns, records
-from analysis.display.numbers import plain
+from analysis.display.numbers import cell, plain
 from analysis.display.terminal import Answer, as_terminal
 from jobs.flags import add_format_flags, make_parser
 from jobs.run_fields import FACTOR
@@ -148,7 +148,7 @@ def _data(frame: "pd.DataFrame", form: str, findings: Sequence[Finding] | None) 
         text = io.StringIO()
         writer = csv.DictWriter(text, names, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
         return text.getvalue()
     columns = {name: [row[name] for row in rows] for name in names}
     for name, values in columns.items():  # of one type: where some are text, all are (seeds that differ: 0+1)

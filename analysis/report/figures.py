@@ -11,6 +11,7 @@ import pandas as pd
 from markupsafe import escape
 
 from analysis.display.lines import spread
+from analysis.display.numbers import cell
 from analysis.report.render import Chart, Page, Section
 from jobs.run_fields import FACTOR
 from jobs.store import write_text
@@ -124,7 +125,7 @@ def write_figures(page: Page, folder: Path, image_format: str) -> list[Path]:
 
 
 def _write_words(figure: Figure, page: Page, folder: Path) -> Iterator[Path]:
-    data = data_of(figure.chart.figure).to_csv(index=False, lineterminator="\n")
+    data = data_of(figure.chart.figure).map(cell).to_csv(index=False, lineterminator="\n")
     for ending, text in (("csv", data), ("txt", caption(figure, page) + "\n")):
         path = folder / f"{figure.name}.{ending}"
         write_text(path, text)

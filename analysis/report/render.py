@@ -14,6 +14,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any, TypeVar
 
+from analysis.display.numbers import cell
 from analysis.display.plots import ON_DARK
 
 MOST_RANKS = 32  # of a table by rank; a longer one is a file to download
@@ -79,7 +80,7 @@ class TableView:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(one.header for one in self.columns)
         writer.writerows(
-            [cell.value if cell.numeric else cell.text for cell in row.cells] for row in self.rows
+            [one.value if one.numeric else cell(one.text) for one in row.cells] for row in self.rows
         )
         return text.getvalue()
 

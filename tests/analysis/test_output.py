@@ -18,9 +18,11 @@ import pytest
 from analysis.display import numbers, terminal
 from analysis.display.metrics import FIELDS, Metric, Rows
 from analysis.display.terminal import Answer, Part, fit
+from analysis.report.render import Cell, Heading, Row, TableView
 from jobs.commands import COMMANDS as MODULES
 from tests.analysis.commands import ROOT, one_line_error, run, run_as_user
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
+from tests.analysis.test_report import plant_kernel_name
 
 COMMANDS = ("scaled", "batches", "efficiency", "kernels")
 
@@ -73,6 +75,19 @@ ANSWERING = [name for name in MODULES.values() if name.startswith("analysis.") a
 def test_out_is_output_where_a_command_only_answers(module: str) -> None:
     said = run(f"{module}.__main__" if (ROOT / module.replace(".", "/")).is_dir() else module, "--help").out
     assert "--output FILE, --out FILE" in said
+
+
+@pytest.mark.parametrize("name", ["=1+A2", "+cmd|'/C calc'!A0", "-2-3", "@SUM(A1)"])
+def test_names_are_no_formulas_of_spreadsheets(tmp_path: Path, name: str) -> None:
+    write_sweep(tmp_path, [run_of(profile="torch")])
+    plant_kernel_name(tmp_path, name)
+    csv = run("analysis.kernels", tmp_path, "--format", "csv").csv
+    rows = run("analysis.kernels", tmp_path, "--format", "json").json
+    names = [[row["kernel"] for row in answer] for answer in (csv, rows)]
+    assert f"'{name}" in names[0] and name in names[1] and name not in names[0]
+    assert all(numbers.cell(value) == value for value in ("-1.5e-3", "-", "-7", "a-1", -1.5, None))
+    table = TableView("t", [Heading("kernel")], [Row([Cell(name)])])
+    assert table.csv.splitlines()[1].strip('"') == f"'{name}"
 
 
 def test_parquet_through_a_pipe(results: Path) -> None:

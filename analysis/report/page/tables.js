@@ -32,11 +32,12 @@ function sortBy(header) {
 
 // The rows that are shown, as CSV: numbers with all their digits.
 function asCsv(table) {
+  const inert = (text) => (/^[=+@\t\r-](?![\d.,]*(e[-+]?\d+)?$)/i.test(text) ? `'${text}` : text); // no formula
   const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
   const rows = [...table.tBodies[0].rows].filter((row) => !row.hidden);
   const header = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim());
   const lines = rows.map((row) => [...row.cells].map((cell) => cell.dataset.value || cell.textContent));
-  return [header, ...lines].map((cells) => cells.map(quoted).join(",")).join("\n") + "\n";
+  return [header, ...lines].map((cells) => cells.map(inert).map(quoted).join(",")).join("\n") + "\n";
 }
 
 async function copyTable(button) {
