@@ -61,7 +61,7 @@ COMMANDS = {module.rpartition(".")[2]: module for modules in GROUPS.values() for
 def head_of(module: str) -> str:
     """The first line of a module's docstring, read without importing it."""
     place = ROOT.joinpath(*module.split("."))
-    path = place / "__main__.py" if place.is_dir() else place.with_suffix(".py")
+    path = package if (package := place / "__main__.py").exists() else place.with_suffix(".py")
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return text.partition("\n")[0]
 
