@@ -228,22 +228,26 @@ def strength(plant: Callable[[float], Job], size: float, most: float = 1e6) -> f
 # --- the results --------------------------------------------------------------------------------------
 
 # Of a rank, its times and the first recorded batch: the columns of a table of kernels.
-Recorder = Callable[[int, Times, int], dict[str, Any]]
+Recorder = Callable[[int, Any, int], dict[str, Any]]
+# As :func:`times_of`, of jobs and times of any kind.
+Simulator = Callable[[Any, int, Noise, np.random.Generator, int, np.ndarray], Any]
 
 
 def write_sweep(
     directory: Path,
-    jobs: Sequence[Job],
+    jobs: Sequence[Any],
     seed: int = 0,
     noise: Noise | None = None,
     repetitions: dict[str, int] | None = None,
     batches: int = 50,
     recorded: "Recorder | None" = None,
+    simulator: "Simulator | None" = None,
 ) -> None:
     """The results of a sweep: of each job as many runs of each profile as ``repetitions`` says.
 
     Args:
         recorded: what a profiler recorded of a rank; by default a kernel for each layer and pass.
+        simulator: when everything happens; by default :func:`times_of`.
     """
     noise = noise or Noise()
     # A rank's GPU is the same in all runs.
@@ -252,21 +256,22 @@ def write_sweep(
         for profile, count in (repetitions or {"none": 3, "torch": 1}).items():
             for repetition in range(count):
                 _write_run(
-                    directory, job, profile, repetition, batches, noise, own, seed, recorded or layer_kernels
-                )
+                    directory, job, profile, repetition, batches, noise, own, seed,
+                    recorded or layer_kernels, simulator or times_of,
+                )  # fmt: skip
     record = '{"sweep": {}, "order_seed": 1, "launcher": "local", "order": [], "excluded": []}\n'
     store.write_text(directory / store.SWEEP, record)
 
 
 def _write_run(
-    directory: Path, job: Job, profile: str, repetition: int, batches: int, noise: Noise,
-    own: np.ndarray, seed: int, recorded: Recorder,
+    directory: Path, job: Any, profile: str, repetition: int, batches: int, noise: Noise,
+    own: np.ndarray, seed: int, recorded: Recorder, simulator: Simulator,
 ) -> None:  # fmt: skip
     run = job.run(profile, batches)
     name = format_id(run, repetition, 0)
     generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
     traced = run.first_attributed if profile != "none" else batches
-    times = times_of(job, batches, noise, generator, traced, own[: job.ranks])
+    times = simulator(job, batches, noise, generator, traced, own[: job.ranks])
     reports = [_report(rank, run) for rank in range(run.ranks)]
     for report in reports:
         folder = tables.rank_directory(directory / name, report.rank)
@@ -301,7 +306,7 @@ def as_ns(instants: np.ndarray) -> np.ndarray:
     return START_NS + np.rint(instants * MS).astype(np.int64)
 
 
-def _write_rank(directory: Path, rank: int, run: Run, times: Times, traced: int, recorded: Recorder) -> None:
+def _write_rank(directory: Path, rank: int, run: Run, times: Any, traced: int, recorded: Recorder) -> None:
     names = ("start", "loaded", "forwarded", "exchanged", "end")
     start, loaded, forwarded, exchanged, end = (as_ns(getattr(times, name)[rank]) for name in names)
     index = np.arange(run.batches)

@@ -68,10 +68,8 @@ def of_rows(
     names = [one for one in (*CONFIGURATION, *own_names(judged), "nodes", "gpus_per_node") if one in late]
     of_judged = late.loc[[same(row, judged, names) for row in records(late)]]
     here = late_ranks(of_judged)
-    if here and judged.get("batch") and judged["images_per_s"] and not judged.get("program"):
-        # Of the mean step, as what is lost: the median one is shorter where few are long.
-        mean_ms = 1e3 * judged["batch"] * judged["world_size"] / judged["images_per_s"]
-        here = here.of(data={**here.data, "cost_pct": 100 * here.data["cost_ms"] / mean_ms})
+    if here:
+        here = here.of(data={**here.data, "cost_pct": 100 * here.data["cost_ms"] / _step_ms(judged)})
     step, waits = _step(judged, parts_of(judged), here)
     gained = gains(judged, what_ifs)
     if not of_scaled:
@@ -121,9 +119,8 @@ def _step(
     Shares are of the parts of profiled steps, or of stages: these are of all runs. What late ranks cost is
     not the step's own.
     """
-    step_ms = number(row, "step_ms")
-    stages = {name: number(row, f"{name}_ms") for name in STAGES if f"{name}_ms" in row}
-    divided = parts_ms or stages
+    step_ms = _step_ms(row)
+    divided = parts_ms or {name: number(row, f"mean_{name}_ms") for name in STAGES}
     if not (step_ms > 0 and sum(divided.values()) > 0):  # NaN: one is not known
         return [], None
     shares = shares_of(divided)
@@ -135,6 +132,12 @@ def _step(
     lost = {"cost_pct": share, "cost_ms": share / 100 * step_ms, "cost_ns": share * 1e4 * step_ms}
     names = {"kind": part, "cause": PARTS[part]["cause"], "name": PARTS[part]["name"]}
     return [step], _finding("step_waits", row, **names, **lost)
+
+
+def _step_ms(row: Mapping[str, Any]) -> float:
+    """The mean step of a job, as shares and losses are of means: the median is shorter where few are long."""
+    mean = sum(number(row, f"mean_{name}_ms") for name in (*STAGES, LATE))
+    return number(row, "step_ms") if math.isnan(mean) else mean
 
 
 def _efficiency(row: Mapping[str, Any]) -> Finding:
@@ -321,7 +324,7 @@ def _lost(row: Mapping[str, Any], costs: Mapping[str, float]) -> Finding:
     of, unit = (nodes, "nodes") if nodes > 1 else (row["world_size"], on(row).split()[1])
     rest = lost_pct(row) - sum(costs.values())
     data = {
-        "cause": "none", "cost_pct": lost_pct(row), "cost_ms": lost_pct(row) / 100 * number(row, "step_ms"),
+        "cause": "none", "cost_pct": lost_pct(row), "cost_ms": lost_pct(row) / 100 * _step_ms(row),
         "lost": lost_pct(row) / 100 * of, "of": of, "unit": unit,
         "parts_pct": {**costs, "unattributed": rest},
     }  # fmt: skip
@@ -338,7 +341,7 @@ def _cause(
     data = {
         "kind": kind, "limit": limit, "cause": "latency" if limit == "latency" else part["cause"],
         "name": name, "cost_pct": cost_pct, "ends": interval,
-        "high_pct": interval[1] if interval else cost_pct, "cost_ms": cost_pct / 100 * number(row, "step_ms"),
+        "high_pct": interval[1] if interval else cost_pct, "cost_ms": cost_pct / 100 * _step_ms(row),
         "lost_pct": lost_pct(row),
     }  # fmt: skip
     return _finding(code, row, **data)

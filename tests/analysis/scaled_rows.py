@@ -23,7 +23,8 @@ def point(ranks: int, step_ms: float, **more: Any) -> dict[str, Any]:
         "scaling_efficiency_pct": efficiency, "scaling_efficiency_pct_low": efficiency - 1,
         "scaling_efficiency_pct_high": efficiency + 1,
         "called": f"P = {ranks}", "scaling": "weak",
-        "load_ms": 5.0, "forward_ms": 30.0, "backward_ms": step_ms - 45.0, "update_ms": 10.0,
+        "mean_load_ms": 5.0, "mean_forward_ms": 30.0, "mean_backward_ms": step_ms - 45.0,
+        "mean_update_ms": 10.0, "mean_other_ms": 0.0, "mean_late_ranks_ms": 0.0,
     }  # fmt: skip
     return row | more
 

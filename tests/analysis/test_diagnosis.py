@@ -106,8 +106,8 @@ def test_without_profiled_runs_the_wait_for_data_is_known():
 
 def test_a_step_that_waits_for_data_is_said_to_though_it_scales():
     found = of_rows([
-        point(1, 100.0, load_ms=70.0, forward_ms=10.0, backward_ms=15.0, update_ms=5.0),
-        point(4, 100.5, load_ms=70.5, forward_ms=10.0, backward_ms=15.0, update_ms=5.0),
+        point(1, 100.0, mean_load_ms=70.0, mean_forward_ms=10.0, mean_backward_ms=15.0, mean_update_ms=5.0),
+        point(4, 100.5, mean_load_ms=70.5, mean_forward_ms=10.0, mean_backward_ms=15.0, mean_update_ms=5.0),
     ])  # fmt: skip
     (step,) = by_code(found, "step_takes")
     assert step.data["shares"][0] == "70 % waiting for data"
@@ -116,7 +116,7 @@ def test_a_step_that_waits_for_data_is_said_to_though_it_scales():
 
 def test_strong_scaling_is_judged_by_the_share_of_a_step():
     strong = {"scaling": "strong"}
-    stages = {"load_ms": 16.0, "forward_ms": 7.5, "backward_ms": 14.0, "update_ms": 2.5}
+    stages = {"mean_load_ms": 16.0, "mean_forward_ms": 7.5, "mean_backward_ms": 14.0, "mean_update_ms": 2.5}
     row = point(4, 40.0, **stages, scaling_efficiency_pct=62.5, batch=8, **strong)
     row |= {"scaling_efficiency_pct_low": 62.0, "scaling_efficiency_pct_high": 63.0}
     by_stages = in_stages(load=36.9, backward=0.6)
