@@ -36,6 +36,7 @@ LATE_RUNS_SHARE = 0.5  # of the runs: a rank that is named in no more is not wha
 WAITING_SHARE_PCT = 20.0  # of a step, from which on a part that it need not have is worth a line
 LEAST_GAIN_PCT = 1.0  # of a simulated change that is worth a line
 _MOST_GAINS = 3
+_MOST_NODES = 2  # that are named
 _SHARE_OF_BANDWIDTH = 0.25  # of what transfer costs, that links of twice the bandwidth take off
 # Why parts of a loss, or scaling, are not known.
 STEPS_DISAGREE = "profiled and unprofiled steps disagree"
@@ -187,13 +188,19 @@ def late_ranks(frame: pd.DataFrame) -> Finding | None:
         return None
     causes = named.groupby("rank")["cause"].agg(lambda of: Counter(of).most_common(1)[0][0])
     first = shares_pct.index[0]
-    nodes, of_first = named["node"][named["rank"] == first].unique(), measured[of_ranks == first]
-    wait_ms = float(of_first["mean_lateness_ms"].median())
+    wait_ms = float(measured["mean_lateness_ms"][of_ranks == first].median())
+    in_runs = frame["run"][(frame["verdict"] == STRAGGLER) & (frame["rank"] == first)]
+    # "GPU or host" goes with either.
+    known = {rank: set(causes[rank].split(" or ")) for rank in shares_pct.index}
+    alike = [rank for rank in shares_pct.index if known[rank] & known[first]]
+    why = set.intersection(*(known[rank] for rank in alike)) or known[first]
+    hosts = named[["rank", "node"]][named["rank"].isin(alike)].dropna().drop_duplicates()
+    nodes = [] if hosts["rank"].duplicated().any() else hosts["node"].unique()
     data = {
-        "kind": LATE_RANKS, "cause": "straggler", "why": causes[first],
-        "stragglers": [int(rank) for rank in shares_pct.index if causes[rank] == causes[first]],
-        "node": (nodes[0] or "") if len(nodes) == 1 else "",
-        "n": int(named["run"][named["rank"] == first].nunique()), "of": int(frame["run"].nunique()),
+        "kind": LATE_RANKS, "cause": "straggler", "why": " or ".join(sorted(why)),
+        "stragglers": [int(rank) for rank in alike],
+        "node": ", ".join(nodes) if len(nodes) <= _MOST_NODES else "",
+        "n": int(in_runs.nunique()), "of": int(frame["run"].nunique()),
         "wait_ns": 1e6 * wait_ms, "cost_ms": wait_ms, "cost_pct": float(shares_pct[first]),
         "from": "collectives" if first in set(recorded["rank"]) else "stages, at least",
     }  # fmt: skip
