@@ -37,7 +37,10 @@ def result(part: Part, ending: str = DONE) -> dict:
     return json.loads((part.work / "parts" / f"{part.name}{ending}").read_text())
 
 
-@pytest.mark.parametrize("name", ["precisions", "clocks", "backends", "loaders"])
+WIDE = [pytest.param(name, marks=pytest.mark.wide) for name in ("precisions", "backends")]
+
+
+@pytest.mark.parametrize("name", ["clocks", "loaders", *WIDE])
 def test_the_checks_hold_on_a_cpu(tmp_path, name):
     lab = gpu_checks.Lab(CPU, tmp_path, gpu_checks.make_data(tmp_path, 16))
     checks = gpu_checks.CHECKS[name](lab)

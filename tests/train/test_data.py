@@ -2,25 +2,18 @@
 
 import errno
 import io
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from profiling.errors import UserError
+from tests.analysis.commands import run
 from train import data
 from train.loaders import records
 from train.loaders.dataset import find_images, find_records
 
 from .conftest import CLASSES, IMAGES
-
-
-def command(root, *arguments) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "train.data", *map(str, arguments)], cwd=root, capture_output=True, text=True
-    )
 
 
 def files_below(folder):
@@ -76,17 +69,17 @@ def test_an_interrupted_set_is_none_and_is_made_anew(tmp_path, monkeypatch):
 # --- the commands -------------------------------------------------------------------------------------
 
 
-def test_make_by_command(root, tmp_path):
+def test_make_by_command(tmp_path):
     folder = tmp_path / "a set"
-    done = command(root, "make", folder, "--images", 4, "--classes", 2)
-    assert done.returncode == 0
-    assert done.stdout == f"made {folder}: images: 4, classes: 2\n"
-    done = command(root, "make", folder, "--images", 2, "--classes", 4)
-    assert done.returncode == 2 and done.stdout == ""
-    assert "2 images of 4 classes" in done.stderr
+    done = run("train.data", "make", folder, "--images", "4", "--classes", "2")
+    assert done.code == 0
+    assert done.out == f"made {folder}: images: 4, classes: 2\n"
+    done = run("train.data", "make", folder, "--images", "2", "--classes", "4")
+    assert done.code == 2 and done.out == ""
+    assert "2 images of 4 classes" in done.err
 
 
-def test_index_by_command_goes_on_after_a_bad_file_and_leaves_no_half_index(root, own_data_set, tmp_path):
+def test_index_by_command_goes_on_after_a_bad_file_and_leaves_no_half_index(own_data_set, tmp_path):
     good, cut = sorted((own_data_set / "tfrecord").glob("*.tfrecord"))
     before = records.index_path(good).read_text()
     for path in (good, cut):
@@ -94,10 +87,10 @@ def test_index_by_command_goes_on_after_a_bad_file_and_leaves_no_half_index(root
     cut.write_bytes(cut.read_bytes()[:-1])
     foreign = tmp_path / "foreign"
     foreign.write_text("Dear diary, today I had no TFRecord file.")
-    done = command(root, "index", foreign, cut, tmp_path / "none", good)
-    assert done.returncode == 1
-    assert done.stdout == f"{good}: {IMAGES // 2} records\n"
-    lines = done.stderr.splitlines()
+    done = run("train.data", "index", foreign, cut, tmp_path / "none", good)
+    assert done.code == 1
+    assert done.out == f"{good}: {IMAGES // 2} records\n"
+    lines = done.err.splitlines()
     assert len(lines) == 3 and all(line.startswith("scaleprof: error: ") for line in lines)
     assert f"{foreign} is not" in lines[0]
     assert f"{cut} ends in" in lines[1]
