@@ -1,4 +1,4 @@
-"""Programs that do what is not usual, watched within this process: what is made of their steps?"""
+"""Programs watched within this process: which steps, which model, how many samples."""
 
 import itertools
 from functools import partial
@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from profiling.watching.steps import BY_BACKWARD, FORWARD, UPDATE
 from profiling.watching.watched import Enough, Request, Steps, Watch, findings_of
@@ -135,3 +135,116 @@ def test_a_backward_pass_within_another_is_a_part_of_it(watch):
         checkpoint(inner, model(torch.ones(2, 3)), use_reentrant=True).sum().backward()
         optimizer.step()
     assert watched_process.stop().passes.tolist() == [1, 1, 1]
+
+
+class Training(torch.nn.Module):
+    """A module that is not called itself, as Lightning's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.unused = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+
+
+def test_a_part_of_a_module_that_is_not_called_itself_is_seen(watch):
+    watched_process = watch(Request())
+    training = Training()
+    optimizer = descent(training.net)
+    for data in DataLoader(torch.ones(6, 3), 2):
+        training.net(data).sum().backward()
+        optimizer.step()
+    assert (watched_process.stop().stages_ns[FORWARD] > 0).all()
+
+
+def test_a_module_that_is_compiled_in_place_later_is_compiled_and_seen(watch, monkeypatch):
+    compiled = []
+
+    def counted(call):
+        return lambda *arguments: compiled.append(1) or call(*arguments)
+
+    monkeypatch.setattr(torch, "compile", counted)
+    watched_process = watch(Request())
+    model = torch.nn.Linear(3, 2)
+    optimizer = descent(model)
+    train(model, optimizer, 2)
+    model.compile()
+    sees = vars(model)["_compiled_call_impl"]
+    watched_process.hooks.modules.search()
+    assert vars(model)["_compiled_call_impl"] is sees  # not what sees that
+    train(model, optimizer, 2)
+    assert len(compiled) == 2 and (watched_process.stop().stages_ns[FORWARD] > 0).all()
+
+
+def copied(model: torch.nn.Module) -> torch.nn.Module:
+    """As libraries for meta-learning do."""
+    clone = model.__new__(type(model))
+    clone.__dict__ = {**model.__dict__, "_parameters": {}}
+    return clone
+
+
+@pytest.mark.parametrize("copy", [torch.nn.Module._replicate_for_data_parallel, copied])
+def test_a_copy_of_a_module_is_called_itself(watch, copy):
+    watch(Request())
+    model = torch.nn.Linear(3, 2)
+    train(model, descent(model), 1)
+    copy_of_it = copy(model)
+    copy_of_it.__dict__.update(weight=torch.zeros(2, 3), bias=None)
+    assert copy_of_it(torch.ones(1, 3)).tolist() == [[0, 0]]
+
+
+def images_of(
+    loader: DataLoader, watched_process: Watch, *others: DataLoader
+) -> tuple[list[int], list[dict]]:
+    """The samples of each step of a program that has this loader, and others, and what is said of them."""
+    model = torch.nn.Linear(3, 2)
+    optimizer = descent(model)
+    for _ in loader:
+        passes(model)
+        optimizer.step()
+    for other in others:
+        next(iter(other))
+    steps = watched_process.stop()
+    return steps.samples.tolist(), [
+        dict(one.data) for one in findings_of(watched_process, steps) if one.code == "uncertain"
+    ]
+
+
+class Streamed(IterableDataset):
+    def __iter__(self):
+        return iter(torch.ones(5, 3))
+
+
+class Loaded(IterableDataset):
+    """Batches of another loader."""
+
+    def __iter__(self):
+        return iter(DataLoader(torch.ones(5, 3), 2))
+
+
+def pictures(pairs: list) -> tuple:
+    """Of each batch a tuple of pictures and one of what they show, as detection has them."""
+    return tuple(zip(*pairs, strict=True))
+
+
+PICTURES = TensorDataset(torch.ones(5, 3, 8, 8), torch.ones(5))
+
+
+@pytest.mark.parametrize(
+    ("loader", "samples"),
+    [
+        (DataLoader(PICTURES, 2), [2, 2, 1]),
+        (DataLoader(PICTURES, 2, drop_last=True), [2, 2]),
+        (DataLoader(Streamed(), 2), [2, 2, 1]),
+        (DataLoader(Loaded(), None), [2, 2, 1]),
+        (DataLoader(PICTURES, batch_sampler=[[0, 1, 2], [3]]), [3, 1]),
+        (DataLoader(["no", "tensors", "here"], 2), [2, 1]),
+    ],
+)
+def test_samples_are_those_of_the_loaders_batch(watch, loader, samples):
+    assert images_of(loader, watch(Request())) == (samples, [])
+
+
+def test_samples_are_those_that_the_loader_draws_whatever_it_makes_of_them(watch):
+    loader, test_loader = DataLoader(PICTURES, 2, collate_fn=pictures), DataLoader(PICTURES, 2)
+    images, (said,) = images_of(loader, watch(Request()), test_loader)
+    assert images == [2, 2, 1]
+    assert (said["batch"], said["first"]) == (2, 3)
