@@ -1,6 +1,6 @@
 """How a run ended: its manifest, and for a failure its kind, rank and node, and whether to retry.
 
-Only this module interprets what launchers print when a rank dies; tests/cluster/failures holds the output of
+Only this module interprets what launchers print when a rank dies; tests/jobs/failures holds the output of
 real launchers.
 """
 

@@ -22,7 +22,7 @@ from tests.analysis.commands import ROOT, run
 from tests.builders import put_programs
 from tests.jobs.scripted import HERE, WITH_DALI
 
-FAILURES = ROOT / "tests/cluster/failures"  # what real launchers printed
+FAILURES = ROOT / "tests/jobs/failures"  # what real launchers printed
 INTERFACE = socket.if_nameindex()[0][1]
 SITE = """
 partition: gpu

@@ -1,5 +1,7 @@
 """Failures are told apart by what real launchers print (each file of failures/ is one's own words)."""
 
+import signal
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.failures import RETRIES, explain, first_death, log_tail
+from jobs import ROOT
+from jobs.failures import RETRIES, Ended, explain, first_death, log_tail, make_manifest
+from jobs.run import make_run
+from jobs.store import LOG, RANK_REPORT, Manifest, RankReport, write_record
+from profiling import tables
 
 FAILURES = Path(__file__).parent / "failures"
 
@@ -57,3 +63,50 @@ def test_the_killed_one_of_a_thousand_ranks_is_found_before_what_the_others_say(
         -9,
         ("n44",),
     )
+
+
+ABORTED = Ended(-signal.SIGABRT, "rank 1 was killed by signal 6 (SIGABRT)")
+
+
+def manifest(directory: Path, ended: Ended = ABORTED, program_exit_code: int = 0, **fields) -> Manifest:
+    """What becomes of a run of two ranks and three steps if it has ended so."""
+    for rank in range(2):
+        rows = {"rank": [rank] * 3, "batch_index": range(3)}
+        folder = tables.rank_directory(directory, rank)
+        tables.write(tables.as_table("batches", rows), folder, "batches")
+        report = RankReport(
+            rank=rank, world_size=2, hostname="h", device="cpu", backend="ddp/gloo", batches_done=3,
+            images_done=3, losses_finite=True, parameter_digest="", program_exit_code=program_exit_code,
+        )  # fmt: skip
+        write_record(folder / RANK_REPORT, report)
+    run = make_run({"program": "train.py", "gpus_per_node": 2, "batches": 3, "device": "cpu", **fields})
+    return make_manifest(run, 0, directory, ended, [], {}, datetime.now(UTC), ROOT)
+
+
+@pytest.mark.parametrize(
+    ("ended", "line"),
+    [
+        (ABORTED, "Fatal Python error: Aborted"),
+        (Ended(134, "srun ended with exit code 134"), "srun: error: n2: task 1: Aborted (core dumped)"),
+    ],
+)
+def test_a_run_counts_whose_program_had_ended_when_a_rank_aborted(tmp_path, ended, line):
+    (tmp_path / LOG).write_text(line + "\n")
+    counted = manifest(tmp_path, ended)
+    assert counted.done and counted.reason == counted.failure == ""
+    (finding,) = counted.findings
+    assert finding.code == "aborted_at_exit" and "rank 1" in finding.data["text"]
+
+
+@pytest.mark.parametrize(
+    "otherwise",
+    [
+        {"ended": Ended(-signal.SIGSEGV, "rank 1 was killed by signal 11 (SIGSEGV)")},
+        {"profile": "nsys"},
+        {"program": ""},
+        {"program_exit_code": 1},
+    ],
+)
+def test_it_fails_if_anything_else_was_wrong(tmp_path, otherwise):
+    failed = manifest(tmp_path, **otherwise)
+    assert failed.failure == "rank crash" and failed.exit_code < 0 and not failed.findings
