@@ -16,8 +16,9 @@ import pandas as pd
 from analysis.frames import steps as series
 from analysis.frames.divide import PARTS, STAGES, WITHIN
 from analysis.frames.study import Source
-from analysis.measures.loss import loss_of, parts_of_points, parts_of_run
-from analysis.measures.points import Point
+from analysis.measures.loss import parts_of_points, parts_of_run
+from analysis.measures.points import points_of_runs
+from analysis.measures.scaled import against_base
 from benchmarks.coverage_inside_run import correlated
 from jobs.run import Run
 
@@ -63,21 +64,20 @@ def beyond(row: Mapping[str, Any]) -> bool:
     return bool(low[2] < low[0] + low[1] - 1e-9 or high[2] > high[0] + high[1] + 1e-9)
 
 
-def _loss(
-    generator: np.random.Generator, way: str, correlation: float, count: int, number: int
-) -> dict[str, Any]:
+def _loss(generator: np.random.Generator, way: str, correlation: float, count: int, number: int) -> pd.Series:
     """The loss on 4 ranks against 1, of so many recorded steps."""
     alone, compute, moved, waited = correlated(generator, correlation, (4, count))
     wait = WAIT_MS * np.exp(waited / 2 - 1 / 8)
     transfer = TRANSFER_MS + (moved if way == ALONE else WAIT_MS - wait + moved / 4)
-    base = _point(f"{number} on 1", 1, COMPUTE_MS)
-    point = _point(f"{number} on {RANKS}", RANKS, STEP_MS, base)
+    points = points_of_runs([
+        _run(f"{number} on {ranks}", ranks, step_ms) for ranks, step_ms in ((1, COMPUTE_MS), (RANKS, STEP_MS))
+    ])  # fmt: skip
     of_runs = {
         f"{number} on 1": _anatomy(COMPUTE_MS + alone, np.zeros(count), np.zeros(count)),
         f"{number} on {RANKS}": _anatomy(COMPUTE_MS + compute, transfer, wait),
     }
-    parts = {run: parts_of_run(run, anatomy) for run, anatomy in of_runs.items()}
-    return loss_of([point], 100 * COMPUTE_MS / STEP_MS, parts_of_points([base, point], parts))
+    parts = pd.concat([parts_of_run(run, anatomy) for run, anatomy in of_runs.items()])
+    return against_base(points, points.index.to_series(), parts_of_points(points, parts)).iloc[-1]
 
 
 def _anatomy(compute_ms: np.ndarray, transfer_ms: np.ndarray, wait_ms: np.ndarray) -> pd.DataFrame:
@@ -97,11 +97,10 @@ def _anatomy(compute_ms: np.ndarray, transfer_ms: np.ndarray, wait_ms: np.ndarra
     return pd.DataFrame(rank)
 
 
-def _point(run: str, ranks: int, step_ms: float, baseline: Point | None = None) -> Point:
-    """A point of one run, timed and recorded at once, of which every step takes as long."""
-    fields = Run.model_validate({"gpus_per_node": ranks, "batches": 4}).model_dump()
+def _run(run: str, ranks: int, step_ms: float) -> tuple[Source, series.Series]:
+    """A run, timed and recorded at once, of which every step takes as long."""
+    fields = Run.model_validate({"gpus_per_node": ranks, "batches": 4, "profile": "torch"}).model_dump()
     took = np.full((1, 4), round(1e6 * step_ms), np.int64)
     stages = dict.fromkeys(series.STAGES, np.zeros_like(took))
     timed = series.Series(took, np.full(4, 32 * ranks), stages, np.zeros(4, bool), 0)
-    runs = ((Source(run, "run", fields, 0, 0, Path()), timed),)
-    return Point(fields, runs, runs, baseline=baseline)
+    return Source(run, "run", fields, 0, 0, Path()), timed

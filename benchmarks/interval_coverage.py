@@ -22,8 +22,8 @@ import pandas as pd
 from analysis.frames.steps import STAGES, Series
 from analysis.frames.study import Source
 from analysis.measures.compare import differences, pairs_of, regressed
-from analysis.measures.points import Point
-from analysis.measures.scaled import figures
+from analysis.measures.points import points_of_runs, samples
+from analysis.measures.scaled import against_base
 from analysis.measures.use import perturbation
 from analysis.statistics import estimates
 from analysis.statistics.two_samples import SIGNIFICANCE, difference
@@ -83,25 +83,31 @@ KINDS: dict[str, tuple[tuple[float, ...], Noise]] = {
 }
 
 
-def sweep(generator: np.random.Generator, kind: str, runs: int) -> list[Point]:
+def sweep(generator: np.random.Generator, kind: str, runs: int) -> pd.DataFrame:
     """The points on 1 and 8 ranks, measured, of a simulated sweep on 1, 2, 4 and 8."""
     scatter_pct, noise = KINDS[kind]
     shifts = np.array(scatter_pct)[:, None] / 100 * noise(generator, (len(TRUE_MS), runs))
-    points: list[Point] = []
+    made = []
     for ranks, of_point in zip(TRUE_MS, shifts, strict=True):
         if ranks not in (1, 8):
             continue
         fields = Run.model_validate({"gpus_per_node": ranks, "batches": BATCHES}).model_dump()
-        timed = []
         for number, shift in enumerate(of_point):
             inside = np.exp(shift + 0.0005 * generator.standard_normal((1, BATCHES)))
             took = np.rint(1e6 * TRUE_MS[ranks] * inside).astype(np.int64)
             stages = dict.fromkeys(STAGES, np.zeros_like(took))
             none = np.zeros(BATCHES, bool)
             series = Series(took, np.full(BATCHES, 32 * ranks), stages, none, 0)
-            timed.append((Source(str(number), "run", fields, number, 0, Path()), series))
-        points.append(Point(fields, tuple(timed), baseline=points[0] if points else None))
-    return points
+            made.append((Source(str(number), "run", fields, number, 0, Path()), series))
+    return points_of_runs(made)
+
+
+def figures(generator: np.random.Generator, kind: str, runs: int, ranks: int = 8) -> pd.Series:
+    """The step and the efficiency of a simulated sweep on so many ranks, with their intervals."""
+    points = sweep(generator, kind, runs)
+    figures = against_base(points, points.index.to_series())
+    steps = estimates.columns_of("step_ms", samples(points["step"]).to_numpy() / 1e6)
+    return figures.assign(**steps).loc[points["world_size"] == ranks].squeeze()
 
 
 def of_scaled(sweeps: int) -> Rows:
@@ -111,7 +117,7 @@ def of_scaled(sweeps: int) -> Rows:
         generator = np.random.default_rng(runs)
         batch, efficiency = [], []
         for _ in range(sweeps):
-            row = figures([sweep(generator, kind, runs)[-1]])
+            row = figures(generator, kind, runs)
             batch.append((row["step_ms_low"], row["step_ms_high"], TRUE_MS[8]))
             ends = (row[f"scaling_efficiency_pct_{end}"] for end in ("low", "high"))
             efficiency.append((*ends, 100 * TRUE_MS[1] / TRUE_MS[8]))
@@ -263,7 +269,7 @@ def of_perturbation(sweeps: int, noises: Sequence[Noise] = (normal, heavy)) -> R
                 _run(generator, number, np.log(PERTURBATION) + shift, profiled=True)
                 for number, shift in enumerate(profiled_scatter[kind] / 100 * noise(generator, (profiled,)))
             ]
-            row = perturbation([Point(_ON_ONE_RANK, tuple(timed), tuple(recorded))])
+            row = perturbation(points_of_runs([*timed, *recorded]))
             ends.append((row["perturbation_low"], row["perturbation_high"], PERTURBATION))
         found = _share("perturbation", [(low or np.nan, high or np.nan, true) for low, high, true in ends])
         known = np.isfinite(found["perturbation, width %"])
@@ -284,7 +290,8 @@ def _run(
     took = np.rint(1e8 * np.exp(shift + 0.0005 * generator.standard_normal((1, BATCHES)))).astype(np.int64)
     stages = dict.fromkeys(STAGES, np.zeros_like(took))
     series = Series(took, np.full(BATCHES, 32), stages, np.full(BATCHES, profiled), 0)
-    return Source(f"{number} {profiled}", "run", _ON_ONE_RANK, number, 0, Path()), series
+    fields = _ON_ONE_RANK | {"profile": "torch" if profiled else "none"}
+    return Source(f"{number} {profiled}", "run", fields, number, 0, Path()), series
 
 
 # --- the result ---------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from analysis.frames.matching import match
 from analysis.frames.steps import Series
 from analysis.frames.study import Source
 from analysis.measures.lateness import of_collectives
-from analysis.measures.points import POINT_FIELDS, Point
+from analysis.measures.points import POINT_FIELDS, points_of_runs
 from analysis.prediction.allreduce import FLAT, LEVELS, Layout
 from analysis.prediction.configurations import Configuration, of_points
 from analysis.prediction.traced_step import NOBODY, Late, Traced, exchanges, late_ranks, step_of
@@ -173,23 +173,24 @@ def measured(
     return of_points(points, cluster.strong), steps
 
 
-def _point(cluster: Cluster, ranks: int, runs: int, generator: np.random.Generator) -> Point:
+def _point(cluster: Cluster, ranks: int, runs: int, generator: np.random.Generator) -> pd.Series:
     layout = cluster.layout(ranks)
     size = {"nodes": layout.nodes, "gpus_per_node": ranks // layout.nodes, "bucket_mb": BUCKET_MB}
     values = Run.model_validate(size).model_dump()
     batch = BATCH / ranks if cluster.strong else BATCH
-    fields = {name: values[name] for name in POINT_FIELDS} | {"batch": batch}
+    fields = {name: values[name] for name in (*POINT_FIELDS, "profile")} | {"batch": batch}
     of = _source(fields)
-    timed = tuple((of, _series(run(cluster, ranks, generator), cluster)) for _ in range(runs))
-    return Point(fields, timed)
+    return points_of_runs([(of, _series(run(cluster, ranks, generator), cluster)) for _ in range(runs)]).iloc[
+        0
+    ]
 
 
 def _source(fields: Mapping[str, Any]) -> Source:
     return Source("planted", "run", dict(fields), 0, 0, Path("planted"))
 
 
-def _traced(cluster: Cluster, point: Point, generator: np.random.Generator) -> Traced | str:
-    ranks = point.world_size
+def _traced(cluster: Cluster, point: pd.Series, generator: np.random.Generator) -> Traced | str:
+    ranks = point["world_size"]
     ran = run(cluster, ranks, generator, BATCHES // 2, PROFILED_SLOWER)
     batches = ran.start.shape[1]
     stages = ("load", "forward", "backward", "update")

@@ -99,10 +99,11 @@ def compared(directory: Path) -> list[dict[str, Any]]:
     fp32, fp16 = (found[by_grad[grad]] for grad in ("fp32", "fp16"))
     fewer, steps_of_fewer = of_points(fp32.points[:-1]), steps[by_grad["fp32"]][:-1]
     what_if = records(predictions([fewer], [steps_of_fewer], [max(NODES)], [WHAT_IF])[0])[-1]
-    measured = fp16.points[-1].rate.value
+    measured = fp16.points[-1]["images_per_s"]
     error = 100 * (what_if["images_per_s"] / measured - 1)
     kept.append(what_if | {"measured_images_per_s": measured, "error_pct": error})
-    runs = {one.fields["grad"]: [series.images_per_s for _, series in one.points[-1].timed] for one in found}
+    timed = {one.fields["grad"]: one.points[-1]["timed"] for one in found}
+    runs = {grad: [series.images_per_s for _, series in of] for grad, of in timed.items()}
     of_grad = ["fp16" if row["what_if"] else row["grad"] for row in kept]
     return [
         {"grad": row["grad"], **{name: plain(row.get(name)) for name in KEPT}, "measured_runs": runs[grad]}

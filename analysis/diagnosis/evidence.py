@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display.metrics import FACTORS, records, varied
+from analysis.display.numbers import is_usable
 from analysis.display.terminal import Answer
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.divide import EVERY, finest
@@ -95,7 +96,7 @@ class Evidence:
         names = [name for name in point_names(row) if name in row]
         runs = [one for one in self.study.recorded if one.kind == "run" and one.tables("kernels")]
         of_row = [one for one in runs if all(str(one.fields.get(name)) == str(row[name]) for name in names)]
-        if not of_row or other_steps(row):
+        if not of_row or other_steps(row.get("perturbation")):
             return {}
         means = anatomy.means(anatomy_frame(self.study, of_row))
         return {} if means.empty else finest_ms(means.mean(numeric_only=True).to_dict())
@@ -156,5 +157,6 @@ def number(row: Mapping[str, Any], name: str) -> float:
 
 
 def ends(row: Mapping[str, Any], name: str) -> list[float]:
+    """Of an interval; none if it does not tell the order of magnitude."""
     found = [number(row, f"{name}_low"), number(row, f"{name}_high")]
-    return found if bool(np.isfinite(found).all()) else []
+    return found if np.isfinite(found).all() and is_usable(row, name) else []

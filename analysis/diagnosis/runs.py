@@ -87,7 +87,7 @@ def of_rows(
     return [
         *(one for one in of_points if one.code in ("devices_differ", "threads_differ")),
         *step,
-        *certainty.uncertain(of_scaled),
+        *certainty.uncertain(own),
         _efficiency(best),
         *([_efficiency(worst)] if worst is not best else []),
         *(one for one in of_points if one.code == "above_ideal"),
@@ -142,9 +142,8 @@ def _step_ms(row: Mapping[str, Any]) -> float:
 
 
 def _efficiency(row: Mapping[str, Any]) -> Finding:
-    shown = certainty.without_unusable_intervals(row)
     pct, base = row["scaling_efficiency_pct"], on(row, int(row["base_world_size"]))
-    interval = ends(shown, "scaling_efficiency_pct")
+    interval = ends(row, "scaling_efficiency_pct")
     return _finding("scaling_efficiency", row, pct=pct, ends=interval, base=base, scaling=row["scaling"])
 
 
@@ -156,8 +155,7 @@ def _fastest(rows: Rows) -> list[Finding]:
     found = [Finding("scaling_unknown", data={"reason": reason})]
     if known:
         best = max(known, key=lambda row: row["images_per_s"])
-        shown = certainty.without_unusable_intervals(best)
-        rate = {"images_per_s": best["images_per_s"], "ends": ends(shown, "images_per_s")}
+        rate = {"images_per_s": best["images_per_s"], "ends": ends(best, "images_per_s")}
         found.append(_finding("fastest", best, **rate))
     return found
 
@@ -231,7 +229,7 @@ def divided_loss(row: Mapping[str, Any]) -> dict[str, float]:
     Empty: neither is known.
     """
     rest = number(row, "loss_unattributed_pct")
-    explained = abs(rest) <= UNATTRIBUTED_SHARE * lost_pct(row) and not other_steps(row)
+    explained = abs(rest) <= UNATTRIBUTED_SHARE * lost_pct(row) and not other_steps(row.get("perturbation"))
     names, waits = (EVERY, "exposed_wait") if explained else (BY_STAGES, LATE)
     costs = {name: number(row, f"loss_{name}_pct") for name in names}
     costs = finest(costs) if explained else costs

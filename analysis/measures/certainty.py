@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.display.metrics import Rows, telling
-from analysis.display.numbers import OPEN, is_usable, label_of, with_open_ends
+from analysis.display.metrics import Rows, records, telling
+from analysis.display.numbers import OPEN, WIDEST_FACTOR, label_of
 from analysis.frames.study import Study
 from analysis.measures.loss import without_meaningless_parts
 from analysis.measures.points import UNPROFILED
@@ -32,15 +32,18 @@ _POSITIVE = (
 )  # fmt: skip
 
 
-def without_unusable_intervals(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of analysis.scaled as tables, charts and sentences show it; data keep the row itself.
+def without_unusable_intervals(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows of analysis.scaled as tables and charts show them; data keep the rows themselves.
 
-    The ends of an interval that is not usable are :data:`OPEN`.
+    The ends of an interval that does not tell the order of magnitude are :data:`OPEN`.
     """
-    shown = with_open_ends(row, _POSITIVE)
-    if not is_usable(row, _EFFICIENCY) and _LOSS in row:
-        shown[f"{_LOSS}_low"], shown[f"{_LOSS}_high"] = OPEN
-    return shown
+    frame = frame.copy()
+    for name in [name for name in _POSITIVE if f"{name}_low" in frame]:
+        value, low, high = (frame[f"{name}{end}"].astype(float) for end in ("", "_low", "_high"))
+        unusable = (high > WIDEST_FACTOR * value) | (low < value / WIDEST_FACTOR)
+        for figure in (name, _LOSS) if name == _EFFICIENCY and _LOSS in frame else (name,):
+            frame.loc[unusable, [f"{figure}_low", f"{figure}_high"]] = OPEN
+    return frame
 
 
 def lost_pct(row: Mapping[str, Any]) -> float:
@@ -87,33 +90,34 @@ def is_unsure(row: Mapping[str, Any]) -> bool:
     return 2 * half_width_pct(row) > WIDEST_INTERVAL_PCT
 
 
-def uncertain(rows: Rows) -> list[Finding]:
+def uncertain(frame: pd.DataFrame) -> list[Finding]:
     """A finding where intervals of scaling efficiencies are too wide to mean anything; else none.
 
     Args:
-        rows: of analysis.scaled.
+        frame: rows of analysis.scaled.
     """
-    scaled = [row for row in rows if row.get("base_world_size") not in (None, row["world_size"])]
-    widths = [2 * half_width_pct(row) for row in scaled if row["world_size"] is not None and is_unsure(row)]
-    if not widths:
+    size, base = frame["world_size"].astype("Int64"), frame["base_world_size"].astype("Int64")
+    scaled = frame[base.notna() & (base != size).fillna(True)]
+    widths = (scaled[f"{_EFFICIENCY}_high"] - scaled[f"{_EFFICIENCY}_low"])[scaled["world_size"].notna()]
+    if not len(wide := widths[widths > WIDEST_INTERVAL_PCT]):
         return []
-    data = {"n": len(widths), "of": len(scaled), "most": WIDEST_INTERVAL_PCT, "width": max(widths)}
+    data = {"n": len(wide), "of": len(scaled), "most": WIDEST_INTERVAL_PCT, "width": wide.max()}
     return [Finding("efficiency_uncertain", data=data)]
 
 
-def unexplained(rows: Rows) -> list[Finding]:
+def unexplained(frame: pd.DataFrame) -> list[Finding]:
     """Of configurations whose profiled runs do not explain their loss: why.
 
     Args:
-        rows: of analysis.scaled.
+        frame: rows of analysis.scaled.
     """
-    found = []
-    for row in rows:
-        note = without_meaningless_parts(row)["loss_note"] if "loss_unattributed_pct" in row else ""
-        if note and not row["loss_note"]:
-            data = {"cost_pct": lost_pct(row), "on": f"{row['world_size']} ranks", "reason": note}
-            found.append(Finding("loss_unexplained", data=data))
-    return found
+    shown = without_meaningless_parts(frame[frame["loss_note"] == ""])
+    return [
+        Finding("loss_unexplained", data={
+            "cost_pct": lost_pct(row), "on": f"{row['world_size']} ranks", "reason": row["loss_note"],
+        })
+        for row in records(shown[shown["loss_note"] != ""])
+    ]  # fmt: skip
 
 
 # --- what was measured, and what more ranks would share ---------------------------------------------------

@@ -12,8 +12,7 @@ differences between runs. A sum and its parts are sampled together, so that thei
 """
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -25,7 +24,6 @@ from analysis.frames.behind import BEHIND, CAUSES, WAITS
 from analysis.frames.divide import PARTS, SPLIT, STAGES, WITHIN
 from analysis.frames.study import Study
 from analysis.measures.batches import STAGES_SHOWN
-from analysis.measures.points import Point
 from analysis.statistics import estimates, inside_run
 
 # Communication is divided further where all ranks' collectives are known, idle time where launches are.
@@ -102,48 +100,53 @@ _LEAST_UNATTRIBUTED_PCT = 5.0  # ... if that is more than identical runs differ 
 # Profiled steps that took less or more than this, relative to unprofiled ones, are other steps.
 _COMPARABLE = (0.8, 1.5)
 
-# Part -> ns of a step of a rank: the measured mean, then resampled ones.
-Parts = Mapping[str, np.ndarray]
+# Part -> ns of a step of a rank, a row a point: the measured mean, then resampled ones; NaN: not known.
+Parts = Mapping[str, pd.DataFrame]
 
 
-def parts_of_runs(study: Study) -> dict[str, Parts]:
-    """The parts of the steps of profiled runs by their ids; none where all runs are of one rank.
+def parts_of_runs(study: Study) -> pd.DataFrame:
+    """The parts of the steps of profiled runs (:func:`parts_of_run`); none where all runs are of one rank.
 
     Read before there are points, so that runs with damaged tables are excluded.
     """
     runs = study.of_kind("run")
-    if all(source.world_size == 1 for source in runs):
-        return {}
+    several = any(source.world_size != 1 for source in runs)
     recorded = [source for source in runs if source.fields["profile"] != "none" and source.tables("kernels")]
-    frame = anatomy(study, recorded)
-    return {str(run): parts_of_run(str(run), of_run) for run, of_run in frame.groupby("run", sort=False)}
+    frame = anatomy(study, recorded if several else [])
+    return pd.concat([
+        parts_of_run(str(run), of_run) for run, of_run in frame.groupby("run", sort=False)
+    ] or [parts_of_run("", frame)])  # fmt: skip
 
 
-def parts_of_run(run: str, frame: pd.DataFrame) -> Parts:
+def parts_of_run(run: str, frame: pd.DataFrame) -> pd.DataFrame:
     """The parts of the steps of a run.
-
-    Empty: several ranks are in it and no collective, which is not "0 ms": the profiler did not see it, and
-    what it took would count as idle.
 
     Args:
         frame: its rows of :func:`analysis.frames.anatomy.anatomy`.
+
+    Returns:
+        A row a part, by ``run`` and ``part``: the mean of a step, ns, then resampled ones (NaN: unknown).
+        None if several ranks are in it and no collective, which is not "0 ms": the profiler did not see it,
+        and what it took would count as idle.
     """
     ns = frame.filter(regex="_ns$").dropna(axis=1)  # what one rank does not know is not known of the run
-    if "exposed_communication_ns" not in ns:
-        return {}
-    means = ns.sum() / len(ns) * len(STAGES)
-    steps = ns.groupby(frame["step"]).mean() * len(STAGES)  # mean over the ranks that have the step
-    # A seed of its own: the runs that are compared are resampled apart from each other.
-    generator = np.random.default_rng(zlib.crc32(run.encode()))
     parts: dict[str, np.ndarray] = {}
-    for whole in (*PARTS, "overlapped_communication"):
-        within = WITHIN[whole] if whole in SPLIT else ()
-        names = within if within and all(f"{name}_ns" in ns for name in within) else (whole,)
-        columns = [f"{name}_ns" for name in names]
-        sampled = _sampled(means[columns].to_numpy(), steps[columns].to_numpy().T, generator)
-        # Few steps draw errors of any size: nothing takes less than no time, or more than a step.
-        parts |= dict(zip((*names, whole), np.clip(sampled, 0, steps["wall_ns"].max()), strict=True))
-    return parts | {name: np.array(means[f"{name}_ns"]) for name in WAITS if f"{name}_ns" in means}
+    if len(ns) and "exposed_communication_ns" in ns:
+        means = ns.sum() / len(ns) * len(STAGES)
+        steps = ns.groupby(frame["step"]).mean() * len(STAGES)  # mean over the ranks that have the step
+        # A seed of its own: the runs that are compared are resampled apart from each other.
+        generator = np.random.default_rng(zlib.crc32(run.encode()))
+        for whole in (*PARTS, "overlapped_communication"):
+            within = WITHIN[whole] if whole in SPLIT else ()
+            names = within if within and all(f"{name}_ns" in ns for name in within) else (whole,)
+            columns = [f"{name}_ns" for name in names]
+            sampled = _sampled(means[columns].to_numpy(), steps[columns].to_numpy().T, generator)
+            # Few steps draw errors of any size: nothing takes less than no time, or more than a step.
+            parts |= dict(zip((*names, whole), np.clip(sampled, 0, steps["wall_ns"].max()), strict=True))
+        unknown = np.full(_RESAMPLES, np.nan)
+        parts |= {name: np.append(means[f"{name}_ns"], unknown) for name in WAITS if f"{name}_ns" in means}
+    found = pd.DataFrame.from_dict(parts, "index", columns=range(_RESAMPLES + 1), dtype=float)
+    return pd.concat({run: found}, names=["run", "part"])
 
 
 def _sampled(means: np.ndarray, took: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -158,115 +161,123 @@ def _sampled(means: np.ndarray, took: np.ndarray, generator: np.random.Generator
     return whole[:, None] + np.column_stack([np.zeros(len(whole)), errors])
 
 
-def parts_of_points(points: Sequence[Point], of_runs: Mapping[str, Parts]) -> dict[Point, Parts]:
+def parts_of_points(points: pd.DataFrame, of_runs: pd.DataFrame) -> Parts:
     """The parts of points, mean over their profiled runs; what one run does not know is not known of them."""
-    of_points: dict[Point, Parts] = {}
-    for point in points:
-        runs = [of_runs[run.id] for run, _ in point.profiled if of_runs.get(run.id)]
-        names = [name for name in runs[0] if all(name in parts for parts in runs)] if runs else []
-        of_points[point] = {name: np.mean([parts[name] for parts in runs], axis=0) for name in names}
-    return of_points
+    place = {source.id: place for place, runs in points["profiled"].items() for source, _ in runs}
+    of_runs = of_runs.loc[of_runs.index.isin(place, level="run")]
+    run, part = (of_runs.index.get_level_values(name) for name in ("run", "part"))
+    point = run.map(place)
+    groups = of_runs.groupby([point, part])
+    runs = run.to_series().groupby(point).nunique()
+    means = groups.mean(skipna=False)
+    means = means[groups.size().to_numpy() == runs[means.index.get_level_values(0)].to_numpy()]
+    return {
+        str(name): of.droplevel("part").reindex(points.index) for name, of in means.groupby(level="part")
+    }  # fmt: skip
 
 
-def loss_of(points: Sequence[Point], efficiency_pct: float, parts: Mapping[Point, Parts]) -> dict[str, Any]:
-    """The loss of a point, or of a group of them, in percentage points (:data:`METRICS`).
+def parts_of_loss(
+    points: pd.DataFrame, base: pd.DataFrame, group: pd.Series, loss_pct: pd.Series, parts: Parts
+) -> pd.DataFrame:
+    """What the loss of each group of points is made of, in percentage points: :data:`METRICS` but the loss.
 
-    Parts, idle as a whole, and what is not attributed add up to ``loss_pct``; parts are absent where a point
-    or its base has none, and the note says which.
+    Args:
+        points, base: those that are compared, and the baseline of each.
+        group: of each point.
+        loss_pct: of each group.
+        parts: of all points.
+
+    Returns:
+        A row a group. Parts, idle as a whole, and what is not attributed add up to the loss; they are NaN
+        where a point or its base has none, and the note says which.
     """
-    row: dict[str, Any] = {"loss_pct": 100 - efficiency_pct}
-    pairs = [(point, point.baseline) for point in points if point.baseline]
-    row["loss_note"] = _note(pairs, parts)
-    if not pairs:
-        return row
-    taken_ns = sum(point.images / point.rate.value * 1e9 for point in points)  # mean steps
+    work = (points["images"] / points["world_size"]) / (base["images"] / base["world_size"])
+    taken_ns = (
+        (points["images"] / points["images_per_s"] * 1e9).groupby(group).sum(skipna=False)
+    )  # mean steps
 
-    def grown_pct(of: Callable[[Point], Any]) -> Any:
-        """Growth of a time, ns a step of a point, from the baselines."""
-        return 100 * sum(of(point) - _work(point, base) * of(base) for point, base in pairs) / taken_ns
+    def grown_pct(own: pd.DataFrame, of_base: pd.DataFrame) -> pd.DataFrame:
+        """Growth of times, ns a step of a point, from the baselines."""
+        growth = own - of_base.set_axis(own.index).mul(work, axis=0)
+        return 100 * growth.groupby(group).sum(skipna=False).div(taken_ns, axis=0)
 
-    by_stages = grown_pct(lambda point: point.stages_ns).to_dict()
-    by_stages[LATE_RANKS] = sum(by_stages[name] for name in WAITS)
-    by_stages["few_steps"] = grown_pct(lambda point: point.tail_ns)
-    row |= {f"loss_{name}_pct": pct for name, pct in by_stages.items()}
-    if row["loss_note"]:
-        return row
-    for name in (*WAITS, *_KEPT):
-        of_points = {one: parts[one].get(name) for pair in pairs for one in pair}
-        if all(of is not None for of in of_points.values()):
-            sampled = np.asarray(grown_pct(of_points.__getitem__))
-            column = f"loss_{name}_pct"
-            row |= {column: float(sampled)} if name in WAITS else estimates.columns_of(column, sampled)
+    stages = [f"{name}_ns" for name in (*STAGES_SHOWN, *WAITS)]
+    by_stages = grown_pct(*(one[stages].assign(few_steps_ns=one["tail_ns"]) for one in (points, base)))
+    by_stages[f"{LATE_RANKS}_ns"] = by_stages[[f"{name}_ns" for name in WAITS]].sum(axis=1, skipna=False)
+    row = by_stages.rename(columns=lambda name: f"loss_{name.removesuffix('_ns')}_pct")
+    row["loss_note"] = _notes(points, base, group, parts)
+    for name in {*WAITS, *_KEPT} & {*parts}:
+        of = parts[name]
+        sampled = grown_pct(of.loc[points.index], of.loc[points["base"]])
+        if name in WAITS:
+            row[f"loss_{name}_pct"] = sampled[0].fillna(row[f"loss_{name}_pct"])
+        else:
+            row = row.assign(**estimates.columns_of(f"loss_{name}_pct", sampled.to_numpy()))
     for whole in SPLIT:
-        row |= _within_each_other(row, f"loss_{whole}_pct", [f"loss_{name}_pct" for name in WITHIN[whole]])
-    attributed = sum(row.get(f"loss_{name}_pct", 0.0) for name in PARTS)
-    return row | {"loss_unattributed_pct": row["loss_pct"] - attributed}
+        row = _within_each_other(row, f"loss_{whole}_pct", [f"loss_{name}_pct" for name in WITHIN[whole]])
+    attributed = row.reindex(columns=[f"loss_{name}_pct" for name in PARTS]).sum(axis=1)
+    return row.assign(loss_unattributed_pct=(loss_pct - attributed).where(row["loss_note"] == ""))
 
 
-def _within_each_other(row: Mapping[str, Any], whole: str, parts: Sequence[str]) -> dict[str, float]:
-    """The ends of the intervals of a whole, and of the parts it is made of, as far as they allow each other.
+def _within_each_other(row: pd.DataFrame, whole: str, parts: Sequence[str]) -> pd.DataFrame:
+    """Intervals of a whole, and of the parts it is made of, cut to what they allow each other.
 
     Each is as sure as its own steps allow: a part that drifts does not widen the other, and what is known
-    of one tells of the rest, since none takes less than no time. Empty: one of them has no interval.
+    of one tells of the rest, since none takes less than no time.
     """
-    ends = {name: np.array([row.get(f"{name}_{end}", np.nan) for end in ("low", "high")])
-            for name in (whole, *parts)}  # fmt: skip
-    if np.isnan(list(ends.values())).any():
-        return {}
-    cut = {}
-    for name, (low, high) in ends.items():
-        least, most = np.sum([ends[one] for one in parts if one != name], axis=0)
+    every = [whole, *parts]
+    lows, highs = ([f"{name}_{end}" for name in every] for end in ("low", "high"))
+    row = row.reindex(columns=list(dict.fromkeys([*row, *lows, *highs])))
+    known = row[[*lows, *highs]].notna().all(axis=1)
+    low, high = (row.loc[known, ends].set_axis(every, axis=1) for ends in (lows, highs))
+    for name, low_end, high_end in zip(every, lows, highs, strict=True):
+        others = [one for one in parts if one != name]
+        least, most = low[others].sum(axis=1), high[others].sum(axis=1)
         if name != whole:
-            least, most = ends[whole][0] - most, ends[whole][1] - least
-        cut[f"{name}_low"], cut[f"{name}_high"] = float(max(low, least)), float(min(high, most))
-    return cut
+            least, most = low[whole] - most, high[whole] - least
+        row.loc[known, low_end] = np.maximum(low[name], least)
+        row.loc[known, high_end] = np.minimum(high[name], most)
+    return row
 
 
-def without_meaningless_parts(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with :data:`METRICS`; its parts are None, and the note says why, where they explain no loss.
+def without_meaningless_parts(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows with :data:`METRICS`; parts are NaN, and the note says why, where they explain no loss.
 
     So it is where profiled steps are not those of unprofiled runs (:func:`other_steps`), or where both differ
     by more than half of what is lost.
     """
-    rest = row["loss_unattributed_pct"]
-    if rest is None or np.isnan(rest):
-        return dict(row)
-    note = other_steps(row)
-    if not note and abs(rest) > max(UNATTRIBUTED_SHARE * abs(row["loss_pct"]), _LEAST_UNATTRIBUTED_PCT):
-        note = _DISAGREE
-    if not note:
-        return dict(row)
+    rest = frame["loss_unattributed_pct"].abs()
+    least_pct = (UNATTRIBUTED_SHARE * frame["loss_pct"].abs()).clip(lower=_LEAST_UNATTRIBUTED_PCT)
+    note = frame["perturbation"].map(other_steps)
+    note = note.where(note != "", np.where(rest > least_pct, _DISAGREE, ""))
+    meaningless = (note != "") & rest.notna()
     parts = [*names_of((*_PARTS, _REST)), *(f"loss_{name}_pct" for name in WAITS)]
-    return {**row, **dict.fromkeys(parts), "loss_note": note}
+    frame = frame.copy()
+    frame.loc[meaningless, [name for name in parts if name in frame]] = np.nan
+    return frame.assign(loss_note=frame["loss_note"].mask(meaningless, note))
 
 
-def other_steps(row: Mapping[str, Any]) -> str:
+def other_steps(ratio: float | None) -> str:
     """How much longer or shorter profiled steps were, if they cannot be the unprofiled ones; else empty.
 
     Args:
-        row: of ``analysis.scaled``, with ``perturbation`` where both kinds of runs were recorded.
+        ratio: ``perturbation`` of a row of ``analysis.scaled``, where both kinds of runs were recorded.
     """
-    ratio = row.get("perturbation")
     if ratio is None or np.isnan(ratio) or _COMPARABLE[0] <= ratio <= _COMPARABLE[1]:
         return ""
     return f"profiled/unprofiled steps: {digits(ratio, 3)}"
 
 
-def _note(pairs: Sequence[tuple[Point, Point]], parts: Mapping[Point, Parts]) -> str:
-    """Why the parts of the loss are not known; empty: they are."""
-    unknown = [one for pair in pairs for one in pair if not parts.get(one)]
-    if not unknown:
-        return ""
-    if any(source.tables("kernels") for one in unknown for source, _ in one.profiled):
-        return _NO_COLLECTIVES
-    lacking = [
-        name
-        for name, points in zip(("configuration", "baseline"), zip(*pairs, strict=True), strict=True)
-        if not all(parts.get(point) for point in points)
-    ]
-    return f"{_NO_KERNELS} of the {' and '.join(lacking)}"
-
-
-def _work(point: Point, base: Point) -> float:
-    """Images of a rank's step, relative to the baseline's."""
-    return (point.images / point.world_size) / (base.images / base.world_size)
+def _notes(points: pd.DataFrame, base: pd.DataFrame, group: pd.Series, parts: Parts) -> pd.Series:
+    """Why the parts of the loss of each group are not known; empty: they are."""
+    known = parts["compute"][0].dropna().index if parts else ()
+    sides = {"configuration": (points, points.index), "baseline": (base, points["base"])}
+    lacking = pd.DataFrame({name: ~of.isin(known) for name, (_, of) in sides.items()}, points.index)
+    recorded = pd.DataFrame({
+        name: [any(source.tables("kernels") for source, _ in runs) for runs in side["profiled"]]
+        for name, (side, _) in sides.items()
+    }, points.index)  # fmt: skip
+    without_collectives = (lacking & recorded).any(axis=1).groupby(group).any()
+    names = lacking.groupby(group).any().apply(lambda of: " and ".join(of.index[of]), axis=1)
+    note = names.where(names == "", f"{_NO_KERNELS} of the " + names)
+    return note.mask(without_collectives, _NO_COLLECTIVES)

@@ -1,14 +1,11 @@
-"""Configurations at one world size (points), with their runs and their baselines.
+"""Configurations at one world size (points): their runs, their baselines, and what their steps take.
 
 The durations of a point come from its unprofiled runs (from profiled ones, if there are no others), its
 kernels from its profiled runs.
 """
 
 import zlib
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -16,11 +13,11 @@ import pandas as pd
 
 from analysis.display.metrics import telling
 from analysis.display.numbers import label_of
-from analysis.frames.kernel_sums import costs
+from analysis.frames.kernel_sums import COSTS, costs
 from analysis.frames.steps import Series, all_series
 from analysis.frames.study import Source, Study
 from analysis.measures.lateness import parts_of_stages
-from analysis.measures.peaks import Bound, bound_of
+from analysis.measures.peaks import bounds
 from analysis.statistics import estimates
 from jobs.run_fields import fields_of, is_default, own_names
 from profiling.findings import Finding
@@ -33,11 +30,9 @@ NOT_ALIKE = fields_of("size", "length")  # in which a point may differ from its 
 LONG_TAIL = 0.05  # by which the mean step is longer than the median one, as a share
 WIDE_SCATTER = 0.1  # standard deviation of the logarithm of the runs' medians
 
-_NO_BOUND = Bound("", None, None)
-
 Scaling = Literal["weak", "strong"]
-Fields = Mapping[str, Any]
-Runs = tuple[tuple[Source, Series], ...]
+Fields = Any  # of a run, a mapping, or of points: what has the names of fields
+Run = tuple[Source, Series]
 
 
 def point_names(*fields: Fields) -> list[str]:
@@ -50,193 +45,84 @@ def point_fields(fields: Fields) -> dict[str, Any]:
     return {name: fields[name] for name in point_names(fields)}
 
 
-@dataclass(frozen=True, eq=False)
-class Point:
-    """A configuration at one world size: what was measured of it.
-
-    Attributes:
-        fields: its values of :func:`point_names`.
-        timed, profiled: its runs with their steps.
-        timed_by: which runs those are that time it.
-        bound: the peaks of its device.
-        cost: of its kernels (:func:`~analysis.frames.kernel_sums.costs`), mean over its profiled runs.
-        baseline: the point of fewer ranks with which it is compared; None: there is none.
-    """
-
-    fields: Fields
-    timed: Runs
-    profiled: Runs = ()
-    timed_by: str = UNPROFILED
-    bound: Bound = _NO_BOUND
-    cost: pd.Series | None = None
-    baseline: "Point | None" = None
-
-    @property
-    def base(self) -> "Point":
-        """The baseline; the point itself, if it is the smallest."""
-        return self.baseline or self
-
-    @property
-    def world_size(self) -> int:
-        """Ranks of one GPU each."""
-        return int(self.fields["nodes"] * self.fields["gpus_per_node"])
-
-    @cached_property
-    def images(self) -> float:
-        """Images of one step of the job; NaN: a program that was watched did not say."""
-        return float(np.mean([series.images[series.steady].mean() for _, series in self.timed]))
-
-    @property
-    def has_samples(self) -> bool:
-        return not np.isnan(self.images)
-
-    @property
-    def runs(self) -> list[Source]:
-        # Where there are no others, profiled runs time it.
-        return list({source.id: source for source, _ in (*self.timed, *self.profiled)}.values())
-
-    @property
-    def label(self) -> str:
-        nodes, gpus = self.fields["nodes"], self.fields["gpus_per_node"]
-        unit = "rank" if all(run.on_cpus for run in self.runs) else "GPU"
-        # Of a program that was watched, the precision of gradients may be unknown.
-        grad = f", {self.fields['grad']} gradients" if self.fields["grad"] else ""
-        return f"{nodes} node{'s' * (nodes != 1)} x {gpus} {unit}{'s' * (gpus != 1)}{grad}"
-
-    @property
-    def seed(self) -> int:
-        """Of its resampling: points are resampled each for itself.
-
-        Fields that have their default are left out, so that a new field of Run moves no interval.
-        """
-        given = {name: value for name, value in self.fields.items() if not is_default(name, value)}
-        return estimates.SEED + zlib.crc32(repr(sorted(given.items(), key=str)).encode()) % 2**20
-
-    @cached_property
-    def stages_ns(self) -> pd.Series:
-        """What the mean step is made of by stages (:func:`parts_of_stages`); adds up to it."""
-        parts = pd.DataFrame([parts_of_stages(series) for _, series in self.timed]).mean()
-        whole = self.images / self.rate.value * 1e9 if self.has_samples else self.mean_ns
-        return parts * (whole / parts.sum())
-
-    @cached_property
-    def mean_ns(self) -> float:
-        """Mean step of the job: what its rate is of."""
-        return float(np.median([series.pace_ns.mean() for _, series in self.timed]))
-
-    @cached_property
-    def tail_ns(self) -> float:
-        """By how much the mean step is longer than the median one, mean over its runs."""
-        paces = [series.pace_ns for _, series in self.timed]
-        return float(np.mean([pace.mean() - np.median(pace) for pace in paces]))
-
-    @cached_property
-    def batch(self) -> estimates.Drawn:
-        """Duration of a step, ns: of each run the median."""
-        steps = [series.steady_ns.astype(float) for _, series in self.timed]
-        return estimates.draw_runs(steps, seed=self.seed)
-
-    @cached_property
-    def scatter(self) -> estimates.Scatter:
-        """By how much the median step differs between runs."""
-        return estimates.scatter([float(np.median(series.steady_ns)) for _, series in self.timed])
-
-    @cached_property
-    def rate(self) -> estimates.Drawn:
-        """Images/s: of all ranks, over the time that the slowest of them took for all steps."""
-        paces = [series.pace_ns.astype(float) for _, series in self.timed]
-        return estimates.draw_runs(paces, lambda ns: self.images / ns.mean(axis=-1) * 1e9, seed=self.seed)
-
-
-# --- baselines --------------------------------------------------------------------------------------------
-
-
-def choose_scaling(points: Sequence[Point]) -> Scaling:
-    """The kind of scaling that compares more of the points with one of fewer ranks; weak if they tie."""
-    every = [point.fields for point in points]
-    weak, strong = (
-        sum(_size(every[base]) < _size(own) for own, base in zip(every, bases_of(every, kind), strict=True))
-        for kind in ("weak", "strong")
-    )
-    return "strong" if strong > weak else "weak"
-
-
-def bases_of(every: Sequence[Fields], scaling: Scaling) -> list[int]:
-    """The places of the points' baselines: the smallest world size of the otherwise equal configuration.
-
-    One rank sends no gradients: where a configuration has no point of one rank with its own precision of
-    gradients, the one with any other is the baseline.
-
-    Args:
-        every: the fields of each point.
-    """
-
-    def key(own: Fields, *without: str) -> tuple:
-        if scaling == "strong":
-            # The global batch; of a program whose samples are unknown, none is known to be that of another.
-            own = {**own, "batch": (own["batch"] or 1) * _size(own)}
-        return tuple(str(value) for name, value in own.items() if name not in (*NOT_ALIKE, *without))
-
-    alike, on_one = defaultdict(list), defaultdict(list)
-    for place, own in enumerate(every):
-        alike[key(own)].append(place)
-        if _size(own) == 1:
-            on_one[key(own, "grad")].append(place)
-    bases = []
-    for own in every:
-        order = {
-            place: (_size(every[place]), every[place]["nodes"], every[place]["batches"] != own["batches"])
-            for place in alike[key(own)]
-        }
-        base = min(order, key=order.__getitem__)
-        if _size(every[base]) > 1:
-            ones = on_one[key(own, "grad")]
-            base = min(ones, key=lambda place: every[place]["grad"] != "fp32", default=base)
-        bases.append(base)
-    return bases
-
-
-def _size(fields: Fields) -> int:
-    return int(fields["nodes"] * fields["gpus_per_node"])
-
-
-# --- the points of a study --------------------------------------------------------------------------------
-
-
-def points_of(study: Study, scaling: Scaling | None = "weak") -> list[Point]:
-    """The points of a study, each with its baseline; found once a study and set of runs.
+def points_of_runs(runs: Sequence[Run], scaling: Scaling | None = None) -> pd.DataFrame:
+    """The points of runs, in the order of their first ones.
 
     Args:
         scaling: by which baselines are found; None: as :func:`choose_scaling` finds.
+
+    Returns:
+        A row a point. Columns: its fields (:func:`point_names`) and ``world_size``; ``timed``, ``profiled``:
+        its runs with their steps; ``runs``: how many time it, ``timed_by``: which; ``base``: the row of the
+        point of fewer ranks with which it is compared, or its own; ``images`` of a step of the job (NaN: not
+        known); medians over runs of the median step, ``step_ns``, and of ``images_per_s``, of all ranks over
+        the time of the slowest, and the same resampled: ``step`` and ``rate``
+        (:class:`~analysis.statistics.estimates.Drawn`), with ``draw_seed``; ``mean_ns``, the mean step,
+        ``tail_ns``, by how much it is longer than the median one, and ``<part>_ns``, what it is made of
+        (:func:`~analysis.measures.lateness.parts_of_stages`).
     """
-    kept: dict[tuple, list[Point]] = study.kept("points")
+    fields = pd.DataFrame([point_fields(source.fields) for source, _ in runs], dtype=object)
+    fields = fields.where(fields.notna(), None)  # of a program without a factor
+    number = fields.map(str).groupby(list(fields), sort=False).ngroup()
+    figures = [
+        _figures([runs[place] for place in places])
+        for places in number.groupby(number).groups.values()
+    ]  # fmt: skip
+    points = fields[~number.duplicated()].reset_index(drop=True)
+    points["world_size"] = (points["nodes"] * points["gpus_per_node"]).astype(int)
+    base = bases_of(points, scaling or choose_scaling(points))
+    return pd.concat([points.assign(base=base), pd.DataFrame(figures)], axis=1)
+
+
+def _figures(runs: Sequence[Run]) -> dict[str, Any]:
+    """The figures of the runs of a point."""
+    unprofiled = tuple(run for run in runs if run[0].fields["profile"] == "none")
+    profiled = tuple(run for run in runs if run[0].fields["profile"] != "none")
+    timed = unprofiled or profiled
+    given = {name: of for name, of in point_fields(runs[0][0].fields).items() if not is_default(name, of)}
+    # Points are resampled each for itself. A new field of Run, which has its default, moves no interval.
+    seed = estimates.SEED + zlib.crc32(repr(sorted(given.items(), key=str)).encode()) % 2**20
+    images = float(np.mean([series.images[series.steady].mean() for _, series in timed]))
+    paces = [series.pace_ns.astype(float) for _, series in timed]
+    step = estimates.draw_runs([series.steady_ns.astype(float) for _, series in timed], seed=seed)
+    rate = estimates.draw_runs(paces, lambda ns: images / ns.mean(axis=-1) * 1e9, seed=seed)
+    mean_ns = float(np.median([pace.mean() for pace in paces]))
+    parts = pd.DataFrame([parts_of_stages(series) for _, series in timed]).mean()
+    parts *= (mean_ns if np.isnan(images) else images / rate.value * 1e9) / parts.sum()
+    return {
+        "timed": timed, "profiled": profiled, "runs": len(timed),
+        "timed_by": UNPROFILED if unprofiled else PROFILED,
+        "images": images, "step_ns": step.value, "images_per_s": rate.value,
+        "step": step, "rate": rate, "draw_seed": seed, "mean_ns": mean_ns,
+        "tail_ns": float(np.mean([pace.mean() - np.median(pace) for pace in paces])),
+        **parts.add_suffix("_ns"),
+    }  # fmt: skip
+
+
+def points_of(study: Study, scaling: Scaling | None = "weak") -> pd.DataFrame:
+    """The points of a study (:func:`points_of_runs`); found once a study and set of runs.
+
+    Returns:
+        Further columns: ``device_name`` and its peaks (:func:`~analysis.measures.peaks.bounds`); the costs
+        of a step (:func:`~analysis.frames.kernel_sums.costs`), mean over profiled runs; NaN: not known.
+    """
+    kept: dict[tuple, pd.DataFrame] = study.kept("points")
     key = scaling, *(source.id for source in study.sources)
     if key in kept:
         return kept[key]
     series = all_series(study)
     # Load first, so that runs with damaged tables are excluded.
     cost = costs(study, [source for source in study.of_kind("run") if source.fields["profile"] != "none"])
-    runs = defaultdict(list)
-    for source in study.of_kind("run"):
-        runs[tuple(map(str, point_fields(source.fields).items()))].append((source, series[source.id]))
-    points = []
-    for of_point in runs.values():
-        profiled = tuple(run for run in of_point if run[0].fields["profile"] != "none")
-        timed = tuple(run for run in of_point if run[0].fields["profile"] == "none")
-        known = cost[cost.index.isin([source.id for source, _ in profiled])]
-        points.append(Point(
-            point_fields(of_point[0][0].fields),
-            timed=timed or profiled,
-            profiled=profiled,
-            timed_by=UNPROFILED if timed else PROFILED,
-            bound=bound_of(study, (timed or profiled)[0][0]),
-            cost=known.mean() if len(known) else None,
-        ))  # fmt: skip
-    bases = bases_of([point.fields for point in points], scaling or choose_scaling(points))
-    points = [
-        point if points[base] is point else replace(point, baseline=points[base])
-        for point, base in zip(points, bases, strict=True)
-    ]
+    runs = [(source, series[source.id]) for source in study.of_kind("run")]
+    if not runs:
+        return pd.DataFrame()
+    points = points_of_runs(runs, scaling)
+    peaks = bounds(study, [timed[0][0] for timed in points["timed"]]).rename(
+        columns={"device": "device_name"}
+    )
+    place = {source.id: place for place, of in points["profiled"].items() for source, _ in of}
+    cost_of_points = cost[list(COSTS)].groupby(cost.index.map(place)).mean()
+    points = points.join([peaks.set_axis(points.index), cost_of_points])
     for finding in findings(points):
         study.log.add(finding)
     # Runs that turned out to be unusable are in none of them.
@@ -244,42 +130,103 @@ def points_of(study: Study, scaling: Scaling | None = "weak") -> list[Point]:
     return points
 
 
-def findings(points: Sequence[Point]) -> Iterator[Finding]:
+def runs_of(point: Fields) -> list[Source]:
+    """The runs of a point: where there are no others, profiled runs time it."""
+    return list({source.id: source for source, _ in (*point["timed"], *point["profiled"])}.values())
+
+
+def samples(drawn: pd.Series) -> pd.DataFrame:
+    """The measured medians of points, then the resampled ones: a row a point."""
+    return pd.DataFrame([one.sampled() for one in drawn], drawn.index)
+
+
+# --- baselines --------------------------------------------------------------------------------------------
+
+
+def choose_scaling(points: pd.DataFrame) -> Scaling:
+    """The kind of scaling that compares more of the points with one of fewer ranks; weak if they tie."""
+    size = points["world_size"]
+    weak, strong = ((size[bases_of(points, kind)].array < size).sum() for kind in ("weak", "strong"))
+    return "strong" if strong > weak else "weak"
+
+
+def bases_of(points: pd.DataFrame, scaling: Scaling) -> pd.Series:
+    """The baselines of points: the smallest world size of the otherwise equal configuration.
+
+    One rank sends no gradients: where a configuration has no point of one rank with its own precision of
+    gradients, the one with any other is the baseline.
+    """
+    size = points["world_size"]
+    alike = points[[name for name in point_names(points) if name not in NOT_ALIKE]].map(str)
+    if scaling == "strong":
+        # The global batch; of a program whose samples are unknown, none is known to be that of another.
+        alike["batch"] = (points["batch"].map(lambda batch: batch or 1) * size).map(str)
+
+    def group(keys: pd.DataFrame) -> pd.Series:
+        return keys.groupby(list(keys), sort=False).ngroup()
+
+    order = points[["nodes", "batches"]].assign(place=points.index, size=size, alike=group(alike))
+    pairs = order.merge(order, on="alike", suffixes=("", "_base"))
+    pairs["other_length"] = pairs["batches"].map(str) != pairs["batches_base"].map(str)
+    nearest = pairs.sort_values(["size_base", "nodes_base", "other_length"]).drop_duplicates("place")
+    base = nearest.set_index("place")["place_base"].sort_index()
+    any_precision = group(alike.drop(columns="grad"))
+    ones = points[size == 1].sort_values("grad", key=lambda grad: grad != "fp32", kind="stable").index
+    stand_in = pd.Series(ones, any_precision[ones]).groupby(level=0).first()
+    return base.where(size[base].array == 1, any_precision.map(stand_in).fillna(base)).astype(int)
+
+
+# --- findings ---------------------------------------------------------------------------------------------
+
+
+def findings(points: pd.DataFrame) -> Iterator[Finding]:
     """What makes the points' figures uncertain, or not comparable with each other."""
     of = len(points)
-    if few := sum(len(point.timed) < 3 for point in points):
+    if few := int((points["runs"] < 3).sum()):
         yield Finding("few_runs", data={"n": few, "of": of, "least": 3})
-    if scattered := [point for point in points if point.scatter.sigma > WIDE_SCATTER]:
-        worst = max(scattered, key=lambda point: point.scatter.sigma)
-        medians = [float(np.median(series.steady_ns)) for _, series in worst.timed]
-        data = {"n": len(scattered), "of": of, "factor": max(medians) / min(medians)}
-        yield Finding("runs_differ", configuration=_label(worst, points), data=data)
-    if tails := [point for point in points if point.tail_ns > LONG_TAIL * point.mean_ns]:
-        worst = max(tails, key=lambda point: point.tail_ns / point.mean_ns)
-        data = {"n": len(tails), "of": of, "tail_pct": 100 * worst.tail_ns / worst.mean_ns}
-        yield Finding("few_long_steps", configuration=_label(worst, points), data=data)
-    lengths = defaultdict(set)
-    for point in points:
-        key = tuple(str(value) for name, value in point.fields.items() if name != "batches")
-        lengths[key].add(point.fields["batches"])
-        devices = {device for one in (point, point.base) for run in one.runs for device in run.devices}
+    sigma = points["step"].map(lambda drawn: drawn.scatter.sigma)
+    if scattered := int((sigma > WIDE_SCATTER).sum()):
+        medians = [np.median(series.steady_ns) for _, series in points["timed"][sigma.idxmax()]]
+        data = {"n": scattered, "of": of, "factor": max(medians) / min(medians)}
+        yield Finding("runs_differ", configuration=_label(points, sigma.idxmax()), data=data)
+    tail_pct = 100 * points["tail_ns"] / points["mean_ns"]
+    if tails := int((tail_pct > 100 * LONG_TAIL).sum()):
+        data = {"n": tails, "of": of, "tail_pct": tail_pct.max()}
+        yield Finding("few_long_steps", configuration=_label(points, tail_pct.idxmax()), data=data)
+    for place, point in points.iterrows():
+        both: tuple[Fields, Fields] = (point, points.loc[point["base"]])
+        devices = {device for one in both for run in runs_of(one) for device in run.devices}
         if len(devices) > 1:
-            yield Finding("devices_differ", configuration=_label(point, points), data={"devices": devices})
+            yield Finding("devices_differ", configuration=_label(points, place), data={"devices": devices})
         threads, base = (
-            {rank.threads for run, _ in one.timed if run.manifest for rank in run.manifest.ranks} - {0, None}
-            for one in (point, point.base)
+            {rank.threads for run, _ in one["timed"] if run.manifest for rank in run.manifest.ranks}
+            - {0, None}
+            for one in both
         )
         # Where ranks have GPUs, CPU threads do little of the work.
         if devices == {"cpu"} and threads and base and threads != base:
             differ = {"threads": threads, "base": base}
-            yield Finding("threads_differ", configuration=_label(point, points), data=differ)
-    for differing in {tuple(sorted(one)) for one in lengths.values() if len(one) > 1}:
+            yield Finding("threads_differ", configuration=_label(points, place), data=differ)
+    others = points[[name for name in point_names(points) if name != "batches"]].map(str)
+    lengths = points["batches"].groupby([others[name] for name in others]).unique()
+    for differing in {tuple(sorted(of)) for of in lengths if len(of) > 1}:
         yield Finding("not_compared", data={"what": [f"runs of {length} steps" for length in differing]})
-    if profiled := sum(point.timed_by == PROFILED for point in points):
+    if profiled := int((points["timed_by"] == PROFILED).sum()):
         yield Finding("timed_by_profiled_runs", data={"n": profiled, "of": of})
 
 
-def _label(point: Point, points: Sequence[Point]) -> str:
-    """Its label, and, where others have the same, what tells it from these."""
-    alike = [one.fields for one in points if one.label == point.label]
-    return ", ".join([point.label, *filter(None, [label_of(point.fields, telling(alike, POINT_FIELDS))])])
+def label_of_size(point: Fields) -> str:
+    """``2 nodes x 4 GPUs, fp16 gradients``."""
+    nodes, gpus = point["nodes"], point["gpus_per_node"]
+    unit = "rank" if all(run.on_cpus for run in runs_of(point)) else "GPU"
+    # Of a program that was watched, the precision of gradients may be unknown.
+    grad = f", {point['grad']} gradients" if point["grad"] else ""
+    return f"{nodes} node{'s' * (nodes != 1)} x {gpus} {unit}{'s' * (gpus != 1)}{grad}"
+
+
+def _label(points: pd.DataFrame, place: Any) -> str:
+    """A point's size, and, where others have the same, what tells it from these."""
+    labels = points.apply(label_of_size, axis=1)
+    alike = points.loc[labels == labels[place], list(POINT_FIELDS)].to_dict("records")
+    others = label_of(points.loc[place], telling(alike, POINT_FIELDS))
+    return ", ".join(filter(None, [labels[place], others]))

@@ -322,11 +322,12 @@ def _by_name(study: Study, runs: Sequence[Source]) -> tuple[list[float], list[fl
 
 def _estimates(study: Study) -> Iterator[float]:
     """The least of the reference's estimates of profiled steps against the unprofiled step, %."""
-    for point in points_of(study, None):
-        for _, series in point.profiled if point.timed_by == UNPROFILED else ():
+    points = points_of(study, None)
+    for _, point in points[points["timed_by"] == UNPROFILED].iterrows() if len(points) else ():
+        for _, series in point["profiled"]:
             ends = np.concatenate([[0], np.cumsum(series.step_ns)])
             # Median differences of the ends of steps (nvprof), and of those that are attributed (PyProf).
             known = [ends, ends[int(np.argmax(series.attributed)) :]][: series.attributed.sum()]
             if known:
                 least = min(np.median(np.diff(one)) for one in known)
-                yield 100 * (least / point.batch.value - 1)
+                yield 100 * (least / point["step_ns"] - 1)

@@ -5,9 +5,9 @@ one world size (a point), a group of these, or files of the reference study.
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,12 @@ from analysis.display.metrics import (
     FIELDS,
     FIELDS_OF_RUNS,
     Metric,
-    Rows,
     columns,
     fields,
     filled,
     names_of,
     records,
-    telling,
+    varied,
 )
 from analysis.display.numbers import in_order, shown
 from analysis.display.terminal import Answer, Part
@@ -43,7 +42,15 @@ from analysis.measures.certainty import (
     without_unusable_intervals,
 )
 from analysis.measures.loss import BY_STAGES
-from analysis.measures.points import Point, Scaling, choose_scaling, points_of
+from analysis.measures.points import (
+    Scaling,
+    choose_scaling,
+    label_of_size,
+    point_names,
+    points_of,
+    runs_of,
+    samples,
+)
 from analysis.statistics import estimates
 from jobs.run import Run
 from jobs.run_fields import APART, ID_FIELDS
@@ -132,11 +139,10 @@ def scaled(
     notes: list[str] = []
     if explain:
         notes = published.explain(study, of_runs(study, (), scaling))
-    rows = records(frame)
-    for finding in unexplained(rows):
+    for finding in unexplained(frame):
         study.log.add(finding)
-    verdict = [*sizes_without_result(study), *uncertain(rows)]
-    return Answer(frame, _in_data(frame, group_by), tables(rows, group_by), verdict=verdict, notes=notes)
+    verdict = [*sizes_without_result(study), *uncertain(frame)]
+    return Answer(frame, _in_data(frame, group_by), tables(frame, group_by), verdict=verdict, notes=notes)
 
 
 def configurations(
@@ -219,26 +225,24 @@ def of_runs(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None 
     """A row a configuration at one world size, or a group: its fields, ``world_size``, then the figures."""
     of_each = loss.parts_of_runs(study)
     points = points_of(study, scaling)
-    kind = scaling or choose_scaling(points)
+    if points.empty:
+        return points
     parts = loss.parts_of_points(points, of_each)
-    use.check(study, points)
-    if not points:
-        return pd.DataFrame()
-    index = pd.DataFrame([
-        {**point.fields, "profile": _value(point, "profile"), "world_size": point.world_size,
-         **{name: _value(point, name) for name in group_by}}
-        for point in points
-    ], dtype=object)  # fmt: skip
-    names = list(group_by) or list(index.columns)
-    by = index.groupby(list(group_by), dropna=False, sort=False).ngroup() if group_by else index.index
-    groups = [np.flatnonzero(by == number) for number in range(by.max() + 1)]
-    sizes = [index["world_size"].iloc[members].unique() for members in groups]
-    of_groups = index[names].iloc[[members[0] for members in groups]].reset_index(drop=True)
-    of_groups["world_size"] = pd.Series([one[0] if len(one) == 1 else None for one in sizes], dtype=object)
-    made = [figures([points[place] for place in members], kind, parts) for members in groups]
-    frame = pd.concat([of_groups, pd.DataFrame(made)], axis=1)
+    alone = pd.Series(points.index, points.index)
+    kind = scaling or choose_scaling(points)
+    names = list(group_by) or [*point_names(points), "profile", "world_size"]
+    fields = pd.DataFrame({name: _values(points, name) for name in names}, dtype=object)
+    group = fields.groupby(names, dropna=False, sort=False).ngroup() if group_by else alone
+    sizes = points["world_size"].groupby(group)
+    of_device = use.use_of_device(points, alone, parts)
+    use.check(study, of_device)
+    frame = fields[~group.duplicated()].reset_index(drop=True).assign(
+        world_size=sizes.first().astype(object).where(sizes.nunique() == 1, None), scaling=kind
+    ).join([
+        durations(points, group), against_base(points, group, parts),
+        use.use_of_device(points, group, parts) if group_by else of_device,
+    ])  # fmt: skip
     frame = frame.reindex(columns=list(dict.fromkeys([*frame, *names_of((*METRICS, *use.METRICS))])))
-    frame["base_world_size"] = frame["base_world_size"].astype("Int64")
     _drop_baselines(study, frame)
     if above := [row["scaling_efficiency_pct"] for row in records(frame) if above_ideal(row)]:
         study.note("above_ideal", n=len(above), of=len(frame), efficiency_pct=max(above))
@@ -253,109 +257,113 @@ def of_runs(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None 
         *("world_size", "nodes", "batch", "profile"),
     ]
     # fp32 comes first: one rank has no other precision of gradients, and is the base of the others.
-    keys = of_groups.replace("fp32", "").assign(place=frame.index)
+    keys = frame[[name for name in order if name in frame]].replace("fp32", "").assign(place=frame.index)
     return frame.loc[in_order(keys, order)["place"]].reset_index(drop=True)
 
 
-def _value(point: Point, name: str) -> Any:
-    if name == "world_size":
-        return point.world_size
-    if name in point.fields:
-        return point.fields[name]
-    values = dict.fromkeys(run.fields.get(name) for run in point.runs)  # not all have a program's factor
-    return next(iter(values)) if len(values) == 1 else "+".join(map(shown, values))
+def _values(points: pd.DataFrame, name: str) -> list[Any]:
+    """The values of a field: of a point, or of its runs."""
+    if name in points and (name == "world_size" or name in point_names(points)):
+        return points[name].tolist()
+    values = [dict.fromkeys(run.fields.get(name) for run in runs_of(point)) for _, point in points.iterrows()]
+    return [next(iter(one)) if len(one) == 1 else "+".join(map(shown, one)) for one in values]
 
 
-def figures(
-    points: Sequence[Point], scaling: Scaling = "weak", parts: Mapping[Point, loss.Parts] | None = None
-) -> dict[str, Any]:
-    """The figures of a point, or of a group of them (:data:`METRICS`, then those of measures.use).
-
-    Args:
-        parts: of the steps of points and their baselines; without them nothing is known of the parts of a
-            loss.
-    """
-    known = parts or {}
-    of_device = use.use_of_device(points, known)
-    return {"scaling": scaling, **_durations(points), **_against_base(points, known), **of_device}
-
-
-def _durations(points: Sequence[Point]) -> dict[str, Any]:
-    timed = [run for point in points for run in point.timed]
-    pooled_ms = np.concatenate([series.steady_ns for _, series in timed]) / 1e6
-    if len(points) > 1:
-        pooled_ms = np.array([np.nan])
-    started_s = [
-        max(rank.startup_ns for rank in source.manifest.ranks) / 1e9 for source, _ in timed if source.manifest
+def durations(points: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
+    """What steps take: a row a group of points, with :data:`METRICS` on durations."""
+    runs = pd.DataFrame([
+        {
+            "group": of, "warmup_dropped": series.warmup,
+            "startup_s": max(rank.startup_ns / 1e9 for rank in source.manifest.ranks)
+            if source.manifest else None,
+            **{f"{stage}_ms": np.median(ns[series.steady]) / 1e6 for stage, ns in series.stages.items()},
+        }
+        for of, timed in zip(group, points["timed"], strict=True) for source, series in timed
+    ])  # fmt: skip
+    of_runs, by_group = runs.groupby("group"), points.groupby(group)
+    alone = points["timed"].groupby(group).first().where(by_group.size() == 1, None)
+    pooled_ms = [
+        np.concatenate([series.steady_ns for _, series in timed]) / 1e6 if timed else np.array([np.nan])
+        for timed in alone
     ]
-    stages = {
-        stage: [np.median(series.stages[stage][series.steady]) for _, series in timed] for stage in STAGES
-    }
-    by_stages = pd.DataFrame([point.stages_ns for point in points]).mean()
-    by_stages[loss.LATE_RANKS] = by_stages[list(WAITS)].sum()
-    return {
-        "runs": len(timed),
-        "kind_of_runs": ", ".join(dict.fromkeys(point.timed_by for point in points)),
-        **estimates.columns_of("step_ms", np.mean([one.batch.sampled() for one in points], axis=0) / 1e6),
-        "p95_ms": estimates.percentile(pooled_ms, 95),
-        "p99_ms": estimates.percentile(pooled_ms, 99),
-        "max_ms": pooled_ms.max(),
-        **estimates.columns_of("images_per_s", _rate(points, lambda point: point.rate.sampled())),
-        "interval_note": "one repetition" if any(len(point.timed) < 2 for point in points) else "",
+    steps_ms = samples(points["step"]).groupby(group).mean() / 1e6
+    stages = [*STAGES, *WAITS]
+    by_stages = by_group[[f"{name}_ns" for name in stages]].mean() / 1e6
+    by_stages.columns = [f"mean_{name}_ms" for name in stages]
+    return pd.DataFrame({
+        "runs": by_group["runs"].sum(),
+        "kind_of_runs": by_group["timed_by"].agg(lambda kinds: ", ".join(kinds.unique())),
+        **_as_columns("step_ms", steps_ms),
+        "p95_ms": [estimates.percentile(ms, 95) for ms in pooled_ms],
+        "p99_ms": [estimates.percentile(ms, 99) for ms in pooled_ms],
+        "max_ms": [ms.max() for ms in pooled_ms],
+        **_as_columns("images_per_s", _rate(points["images"], samples(points["rate"]), group)),
+        "interval_note": np.where(by_group["runs"].min() < 2, "one repetition", ""),
         "interval_seed": estimates.SEED,
-        "warmup_dropped": sum(series.warmup for _, series in timed),
-        **{f"{stage}_ms": np.mean(medians) / 1e6 for stage, medians in stages.items()},
-        **{f"mean_{name}_ms": ns / 1e6 for name, ns in by_stages.items()},
-        "startup_s": np.median(started_s or [np.nan]),
-    }
+        "warmup_dropped": of_runs["warmup_dropped"].sum(),
+        **of_runs[[f"{stage}_ms" for stage in STAGES]].mean(),
+        **by_stages,
+        f"mean_{loss.LATE_RANKS}_ms": by_stages[[f"mean_{name}_ms" for name in WAITS]].sum(axis=1),
+        "startup_s": of_runs["startup_s"].median(),
+    })  # fmt: skip
 
 
-Rates = Callable[[Point], Any]  # images/s of a point, measured or resampled
+def _as_columns(name: str, sampled: pd.DataFrame) -> dict[str, pd.Series]:
+    columns = estimates.columns_of(name, sampled.to_numpy())
+    return {column: pd.Series(values, sampled.index) for column, values in columns.items()}
 
 
-def _rate(points: Sequence[Point], rate: Rates) -> Any:
-    """Images of all points over their total time: a step of each."""
-    return sum(one.images for one in points) / sum(one.images / rate(one) for one in points)
+def _rate(images: pd.Series, rates: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
+    """Images of all points over their total time, a step of each: by group."""
+    seconds = (1 / rates).mul(images, axis=0).groupby(group).sum(skipna=False)
+    return seconds.rdiv(images.groupby(group).sum(skipna=False), axis=0)
 
 
-def _against_base(points: Sequence[Point], parts: Mapping[Point, loss.Parts]) -> dict[str, Any]:
+def against_base(
+    points: pd.DataFrame, group: pd.Series, parts: loss.Parts = MappingProxyType({})
+) -> pd.DataFrame:
+    """Efficiency and loss of groups of points relative to their baselines; a row a group."""
     # Base points are 100 % by definition: in a group they would make the others look better by being there.
-    compared = [point for point in points if point.baseline]
-    points = compared or points
-    bases = [point.base for point in points]
-    sizes = {base.world_size for base in bases}
-    row: dict[str, Any] = {
-        "base": "; ".join(dict.fromkeys(base.label for base in bases)) if len(points) < 4 else "",
-        "base_world_size": sizes.pop() if len(sizes) == 1 else None,
-        "base_images_per_s": _rate(bases, lambda base: base.rate.value),
-    }
-    # A point's share of the time is by how much the logarithm of the efficiency changes with its rate's.
-    taken, ideal = _times(points, lambda point: point.rate.value)
-    weights: dict[Point, float] = defaultdict(float)
-    for point, own, of_base in zip(points, taken / taken.sum(), ideal / ideal.sum(), strict=True):
-        weights[point] += own
-        weights[point.base] -= of_base
-    widening = estimates.shared_widening(
-        [(weight, one.rate) for one, weight in weights.items()], points[0].seed
+    compared = points["base"] != points.index
+    counts = compared | ~compared.groupby(group).transform("any")
+    own, group = points[counts], group[counts]
+    base = points.loc[own["base"]].set_axis(own.index)
+    growth = own["world_size"] / base["world_size"]
+    sizes, more, labels = (
+        base["world_size"].groupby(group),
+        growth.groupby(group),
+        base.apply(label_of_size, axis=1),
     )
-    taken, ideal = _times(points, lambda point: point.rate.sampled(widening))
-    efficiency = 100 * (ideal.sum(axis=0) / taken.sum(axis=0))
-    if not compared:
-        efficiency[1:] = np.nan
-    growths = {point.world_size / point.base.world_size for point in points}
-    growth = growths.pop() if len(growths) == 1 else np.nan
-    row |= estimates.columns_of("scaling_efficiency_pct", efficiency)
-    row |= estimates.columns_of("speedup", efficiency / 100 * growth)
-    row |= loss.loss_of(points, efficiency[0], parts)
-    row["loss_pct_low"], row["loss_pct_high"] = estimates.interval(100 - efficiency[1:])
-    return row
+    efficiency = pd.DataFrame([_efficiency_pct(points, of) for _, of in own.groupby(group)])
+    efficiency.loc[~compared[counts].groupby(group).any(), 1:] = np.nan
+    row = pd.DataFrame({
+        "base": labels.groupby(group).agg(lambda of: "; ".join(of.unique()) if len(of) < 4 else ""),
+        "base_world_size": sizes.first().astype("Int64").where(sizes.nunique() == 1),
+        "base_images_per_s": _rate(base["images"], base[["images_per_s"]], group)["images_per_s"],
+        **_as_columns("scaling_efficiency_pct", efficiency),
+        **_as_columns("speedup", efficiency.mul(more.first().where(more.nunique() == 1) / 100, axis=0)),
+        **_as_columns("loss_pct", 100 - efficiency),
+    })  # fmt: skip
+    own = own[compared[own.index]]
+    if own.empty:
+        return row.assign(loss_note="")
+    of_loss = loss.parts_of_loss(own, base.loc[own.index], group[own.index], row["loss_pct"], parts)
+    return row.join(of_loss).fillna({"loss_note": ""})
 
 
-def _times(points: Sequence[Point], rate: Rates) -> tuple[np.ndarray, np.ndarray]:
-    """What a step of each point takes, and would if it scaled ideally from its base, s; a row a point."""
-    taken = [point.images / rate(point) for point in points]
-    ideal = [point.images / (rate(point.base) * point.world_size / point.base.world_size) for point in points]
-    return np.array(taken), np.array(ideal)
+def _efficiency_pct(points: pd.DataFrame, own: pd.DataFrame) -> np.ndarray:
+    """The efficiency of a group of points, then as it may be, %: ideal time over time."""
+    base = points.loc[own["base"]].set_axis(own.index)
+    growth = own["world_size"] / base["world_size"]
+    # A point's share of the time is by how much the logarithm of the efficiency changes with its rate's.
+    taken, ideal = own["images"] / own["images_per_s"], own["images"] / (base["images_per_s"] * growth)
+    shares = pd.concat([taken / taken.sum(), -(ideal / ideal.sum()).set_axis(own["base"])])
+    weights = shares.groupby(level=0, sort=False).sum()
+    parts = list(zip(weights, points["rate"].loc[weights.index], strict=True))
+    widening = estimates.shared_widening(parts, own["draw_seed"].iloc[0])
+    taken, ideal = (np.array([one.sampled(widening) for one in of["rate"]]) for of in (own, base))
+    images, growth = own[["images"]].to_numpy(), growth.to_numpy()[:, None]
+    return 100 * ((images / (ideal * growth)).sum(axis=0) / (images / taken).sum(axis=0))
 
 
 def above_ideal(row: Mapping[str, Any]) -> bool:
@@ -372,30 +380,28 @@ def _drop_baselines(study: Study, frame: pd.DataFrame) -> None:
     samples are unknown, of the row or of its baseline: whether ranks did as much as on fewer is not known.
     """
     # A row of a group may mix world sizes: it is neither compared nor compared with.
-    sized = records(frame[frame["world_size"].notna()].reset_index(names="place"))
+    size, compared = frame["world_size"].astype("Int64"), _is_compared(frame)
+    sized = frame[size.notna()].reindex(columns=["world_size", "batch", "program", "model"]).astype(object)
     dropped = pd.Series(False, frame.index)
-    for row in sized:
-        ranks, own = row["world_size"], row.get("batch")
-        fewer = [one for one in sized if one["world_size"] < ranks]
-        if not fewer or ranks != row["base_world_size"]:
+    for place, (ranks, batch, program, model) in zip(sized.index, sized.to_numpy(), strict=True):
+        fewer = sized[sized["world_size"] < ranks].sort_values("world_size", kind="stable")
+        if fewer.empty or compared[place]:
             continue
-        least = min(fewer, key=lambda one: one["world_size"])
-        other = least.get("batch")
-        other_batch = own and other and own != other and own * ranks != other * least["world_size"]
-        programs = {one.get("program") for one in fewer if one.get("model") == row.get("model")}
-        other_command = row.get("program") and programs - {None, "", row["program"]}
+        least, other = fewer[["world_size", "batch"]].iloc[0]
+        other_batch = batch and other and batch not in (other, other * least / ranks)
+        same_model = fewer["model"].map(str) == str(model)
+        other_command = program and {*fewer["program"][same_model].dropna()} - {"", program}
         if other_command or (study.named and other_batch):
-            dropped[row["place"]] = True
+            dropped[place] = True
             differs = "command" if other_command else "batch size"
             study.note("not_compared", what=f"{ranks} ranks, other {differs}")
     unknown = frame["images_per_s"].isna()
-    compared = (frame["world_size"].astype("Int64") != frame["base_world_size"]).fillna(True)
     dropped |= unknown | (frame["base_images_per_s"].isna() & compared)
     if unknown.any():
         study.note("not_recorded", what="samples per step", n=int(unknown.sum()), of=len(frame))
     frame.loc[dropped, _AGAINST_BASE] = np.nan
     frame.loc[dropped, "base"] = ""
-    frame.loc[dropped, "base_world_size"] = frame.loc[dropped, "world_size"].astype("Int64")
+    frame.loc[dropped, "base_world_size"] = size[dropped]
 
 
 # --- tables -----------------------------------------------------------------------------------------------
@@ -411,14 +417,17 @@ _OF_FILES = (
 )
 
 
-def tables(rows: Rows, group_by: Sequence[str] = (), with_loss: bool = True) -> list[Part]:
+def tables(frame: pd.DataFrame, group_by: Sequence[str] = (), with_loss: bool = True) -> list[Part]:
     """The terminal's tables: durations and scaling, what is lost, use of the device, and reference files'."""
-    own = [without_unusable_intervals(row) for row in rows if row.get("scaling")]
-    lost = loss_part(own, group_by) if own and with_loss else None
-    tables = [_time_part(own, group_by)] if own else []
-    tables += [part for part in (lost, _use_part(own, group_by) if own else None) if part]
+    own = without_unusable_intervals(frame[frame["scaling"].notna()])
+    found = [
+        _time_part(own, group_by),
+        loss_part(own, group_by) if with_loss else None,
+        _use_part(own, group_by),
+    ]
+    tables = [part for part in found if part and len(own)]
     for title, kind, metrics in _OF_FILES:
-        if some := [row for row in rows if row.get(kind) is not None]:
+        if len(some := frame[frame[kind].notna()]):
             figures = [one for one in metrics if one.name not in ("runs", "base_nodes")]
             tables.append(Part(title, some, [*_who(some, group_by), *figures]))
     return tables
@@ -427,47 +436,40 @@ def tables(rows: Rows, group_by: Sequence[str] = (), with_loss: bool = True) -> 
 _LATE = "Growth of each stage relative to the baseline, without waiting for late ranks; negative: it shrank."
 
 
-def _who(some: Rows, group_by: Sequence[str]) -> list[Metric]:
+def _who(some: pd.DataFrame, group_by: Sequence[str]) -> list[Metric]:
     """The fields that tell the rows apart; of a single configuration its size."""
-    size = [name for name in ("nodes", "gpus_per_node") if some[0].get(name) is not None]
-    return fields(group_by or telling(some, APART) or size or ["model"])
+    size = [name for name in ("nodes", "gpus_per_node") if name in some and some[name].notna().all()]
+    return fields(group_by or varied(some, APART) or size or ["model"])
 
 
-def _time_part(own: Rows, group_by: Sequence[str]) -> Part:
+def _time_part(own: pd.DataFrame, group_by: Sequence[str]) -> Part | None:
+    if own.empty:
+        return None
     step, rate, speedup, *others = columns(
         METRICS, "step_ms", "images_per_s", "speedup", "scaling_efficiency_pct", "runs", "warmup_dropped"
     )
     who = [*_who(own, group_by), step, rate.alone]
-    # Where none is compared with another, 100 % would look like a result.
-    if not any(map(_is_compared, own)):
+    # Where none is compared with another, 100 % would look like a result. Groups of world sizes have some.
+    if not (_is_compared(own) & own["scaling_efficiency_pct"].notna()).any():
         return Part("Steps and throughput", own, [*who, *others[1:]])
-    kind = own[0]["scaling"]
-    per = "per-rank" if all(row["device_name"] == "cpu" for row in own) else "per-GPU"
+    kind = own["scaling"].iloc[0]
+    per = "per-rank" if (own["device_name"] == "cpu").all() else "per-GPU"
     title = f"{kind.capitalize()} scaling (fixed {per if kind == 'weak' else 'global'} batch size)"
     return Part(title, own, [*who, speedup.alone, *others])
 
 
-def _is_compared(row: Mapping[str, Any]) -> bool:
-    """Whether a row's efficiency is relative to fewer ranks; a group of world sizes has some that is."""
-    own_baseline = row["world_size"] is not None and row["world_size"] == row["base_world_size"]
-    return row["scaling_efficiency_pct"] is not None and not own_baseline
-
-
-def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) -> Part | None:
+def loss_part(own: pd.DataFrame, group_by: Sequence[str] = (), intervals: bool = False) -> Part | None:
     """Percentage points of ideal scaling that each part of a batch costs; None: all are baselines.
 
     Args:
         intervals: beside the parts, too: for pages, which are wider than terminals.
     """
-    scaled = [
-        loss.without_meaningless_parts(without_unusable_intervals(row))
-        for row in own
-        if row["world_size"] != row["base_world_size"]
-    ]
-    if not scaled:
+    scaled = own[_is_compared(own)]
+    scaled = loss.without_meaningless_parts(without_unusable_intervals(scaled))
+    if scaled.empty:
         return None
     who = [*_who(own, group_by), *columns(loss.METRICS, "loss_pct")]
-    if all(row["loss_compute_pct"] is None for row in scaled):
+    if scaled["loss_compute_pct"].isna().all():
         # No profiled run tells the parts; every run has stages.
         names = (*BY_STAGES, "wait_data", "wait_host")
         by_stages = columns(loss.METRICS, *(f"loss_{name}_pct" for name in names))
@@ -478,22 +480,29 @@ def loss_part(own: Rows, group_by: Sequence[str] = (), intervals: bool = False) 
     shown = [
         replace(one.alone, cell=one.printed if intervals else None, priority=0 if one.name in optional else 2)
         for one in columns(loss.METRICS, *(f"loss_{name}_pct" for name in names))
-        if one.name not in optional or any(row[one.name] is not None for row in scaled)
+        if one.name not in optional or scaled[one.name].notna().any()
     ]
     title = "Loss of scaling efficiency by part of the step, percentage points"
     caption = "Growth of each part of a profiled step relative to the baseline; negative: it shrank."
     return Part(title, scaled, [*who, *shown], caption)
 
 
-def _use_part(own: Rows, group_by: Sequence[str]) -> Part | None:
+def _is_compared(own: pd.DataFrame) -> pd.Series:
+    """Whether rows are relative to another number of ranks; rows of several world sizes are."""
+    size = own["world_size"].astype("Int64")
+    return (size != own["base_world_size"]).fillna(True).astype(bool)
+
+
+def _use_part(own: pd.DataFrame, group_by: Sequence[str]) -> Part | None:
     """Shares of the datasheet's peak, or, where that is not known, of the measured one; None: no figure."""
-    of_sheet = any(row.get("peak_tflops_per_s") or row.get("peak_gb_per_s") for row in own)
+    of_sheet = bool(own[["peak_tflops_per_s", "peak_gb_per_s"]].notna().any(axis=None))
     beside = "_pct" if of_sheet else "_of_measured_pct"
     exposed, perturbation = columns(use.METRICS, "exposed_communication_ms", "perturbation")
     shares = [one.alone for one in columns(use.METRICS, *(f"{name}{beside}" for name in _SHARES))]
-    shares = filled(shares, own)
+    rows = records(own)
+    shares = filled(shares, rows)
     others = [exposed, perturbation.alone]
-    if not filled([*shares, *others], own):
+    if not filled([*shares, *others], rows):
         return None
     peak = "the datasheet's peak" if of_sheet else "the measured peak"
     title = f"Use of the device, % of {peak}" if shares else "Communication, and the cost of profiling"

@@ -1,10 +1,9 @@
-"""Use of the device by a step of a point or group of points, and the cost of profiling.
+"""Use of the device by a step of groups of points, and the cost of profiling.
 
 FLOPs, bytes and time are summed over the points before ratios are formed.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,7 @@ from analysis.display.metrics import CONFIDENCE, Metric, names_of
 from analysis.frames.study import Study
 from analysis.measures.loss import Parts
 from analysis.measures.peaks import ABOVE_PCT
-from analysis.measures.points import UNPROFILED, Point
+from analysis.measures.points import UNPROFILED, Run, samples
 from analysis.statistics import estimates
 
 COVERAGE_PCT = (95.0, 105.0)  # of the analytic FLOPs; what is counted outside of it is far off
@@ -63,85 +62,93 @@ METRICS = (
 _CREDITED = (("flops", "flops", "flops_per_s"), ("bandwidth", "bytes", "bytes_per_s"))
 
 
-def use_of_device(points: Sequence[Point], parts: Mapping[Point, Parts]) -> dict[str, Any]:
-    """The figures of a point, or of a group of them (:data:`METRICS`)."""
-    row: dict[str, Any] = {
-        "profiled_runs": sum(len(point.profiled) for point in points),
-        **perturbation([point for point in points if point.profiled]),
-        "device_name": ", ".join(sorted({point.bound.device for point in points})),
-        **_mfu(points),
-    }
+def use_of_device(points: pd.DataFrame, group: pd.Series, parts: Parts) -> pd.DataFrame:
+    """The figures of each group of points: a row a group, with what of :data:`METRICS` is known.
+
+    Args:
+        parts: of the steps of points.
+    """
+    by_group = points.groupby(group)
+    frame = pd.DataFrame({
+        "profiled_runs": points["profiled"].map(len).groupby(group).sum(),
+        "device_name": by_group["device_name"].agg(lambda names: ", ".join(sorted(set(names)))),
+        **_of_step("mfu", analytic_flops(points), points, group, "flops_per_s"),
+    })  # fmt: skip
     for kind, prefix in (("peak", ""), ("measured", "measured_")):
         for name, peak, unit in (("tflops_per_s", "flops_per_s", 1e12), ("gb_per_s", "bytes_per_s", 1e9)):
-            peaks = set(_peaks(points, prefix + peak))
-            row[f"{kind}_{name}"] = peaks.pop() / unit if len(peaks) == 1 else np.nan
-    if all(point.cost is not None for point in points):
-        row |= _costs(points)
-        # One device that works on one kernel at a time has no more of them than fits a step.
-        if (kernel_ns := 1e6 * row["kernel_ms_per_step"]) > np.mean([point.batch.value for point in points]):
-            recorded = [np.median([np.median(run) for run in _recorded(one)] or np.nan) for one in points]
-            row["use_note"] = SLOWED if kernel_ns <= np.mean(recorded) else AT_ONCE
+            peaks = by_group[prefix + peak]
+            frame[f"{kind}_{name}"] = peaks.first().where(peaks.nunique(dropna=False) == 1) / unit
+    profiled = points[points["profiled"].map(len) > 0].groupby(group)
+    ratios = {key: perturbation(of) for key, of in profiled}
     # A trace of several ranks without a collective is not "0 ms exposed".
-    names = ("exposed_communication", "overlapped_communication")
-    known = pd.DataFrame([
-        {name: parts.get(point, {}).get(name, [0.0])[0] for name in names} for point in points
-    ])  # fmt: skip
-    if known.any(axis=1).all():
-        row |= {f"{name}_ms": mean / 1e6 for name, mean in known.mean().items()}
-    return row
+    names = [name for name in ("exposed_communication", "overlapped_communication") if name in parts]
+    known = pd.DataFrame({f"{name}_ms": parts[name][0] / 1e6 for name in names}, points.index).fillna(0.0)
+    of_all = known.any(axis=1).groupby(group).all()
+    frames = [
+        pd.DataFrame.from_dict(ratios, "index"),
+        known.groupby(group).mean().loc[of_all[of_all].index],
+        _costs(points[points["kernel_ns"].notna().groupby(group).transform("all")], group),
+    ]
+    return frame.join(frames)
 
 
-def _peaks(points: Sequence[Point], name: str) -> np.ndarray:
-    """A peak of each point's device; NaN: not known."""
-    return np.array([getattr(point.bound, name) or np.nan for point in points])
-
-
-def _of_step(name: str, total: float, points: Sequence[Point], peak: str) -> dict[str, float]:
-    """``total`` over what could be done in the points' steps, in percent, with the interval of these."""
-    seconds = np.array([point.batch.sampled() for point in points]) / 1e9
-    of_measured = 100 * total / (_peaks(points, f"measured_{peak}") @ seconds[:, 0])
+def _of_step(
+    name: str, done: pd.Series, points: pd.DataFrame, group: pd.Series, peak: str
+) -> dict[str, pd.Series]:
+    """What is ``done`` in a step of points over what could be, by group, %, with intervals."""
+    total, seconds = done.groupby(group).sum(skipna=False), samples(points["step"]) / 1e9
+    possible = seconds.mul(points[peak], axis=0).groupby(group).sum(skipna=False)
+    measured = (seconds[0] * points[f"measured_{peak}"]).groupby(group).sum(skipna=False)
+    shares = estimates.columns_of(f"{name}_pct", 100 * possible.rdiv(total, axis=0).to_numpy())
     return {
-        **estimates.columns_of(f"{name}_pct", 100 * total / (_peaks(points, peak) @ seconds)),
-        f"{name}_of_measured_pct": float(of_measured),
+        **{column: pd.Series(values, total.index) for column, values in shares.items()},
+        f"{name}_of_measured_pct": 100 * total / measured,
     }
 
 
-def _mfu(points: Sequence[Point]) -> dict[str, float]:
-    return _of_step("mfu", sum(map(analytic_flops, points)), points, "flops_per_s")
-
-
-def analytic_flops(point: Point) -> float:
+def analytic_flops(points: pd.DataFrame) -> pd.Series:
     """Analytic FLOPs of training on a rank's batch; NaN: not known."""
-    manifest = point.timed[0][0].manifest
-    per_image = manifest.ranks[0].training_flops_per_image if manifest and manifest.ranks else None
-    return (per_image or np.nan) * point.images / point.world_size
+    manifests = [timed[0][0].manifest for timed in points["timed"]]
+    per_image = [of.ranks[0].training_flops_per_image if of and of.ranks else None for of in manifests]
+    return pd.Series(per_image, points.index, dtype=float) * points["images"] / points["world_size"]
 
 
-def _costs(points: Sequence[Point]) -> dict[str, float]:
-    costs = pd.DataFrame([point.cost for point in points])
-    row = {"kernel_ms_per_step": float(costs["kernel_ns"].mean()) / 1e6}
+def _costs(points: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
+    """What kernels do in a step, of groups of points that all have some."""
+    figures = {"kernel_ms_per_step": points["kernel_ns"].groupby(group).mean() / 1e6}
     for what, of, peak in _CREDITED:
         # Of others the tool knows no shapes, and no run lent them: that is not 0 %.
-        known = costs[of].to_numpy() > 0
-        if not known.any():
+        if (credited := points[points[of] > 0]).empty:
             continue
-        credited = [point for point, one in zip(points, known, strict=True) if one]
-        total, seconds = costs[of].sum(), costs["kernel_ns"].to_numpy()[known] / 1e9
+        by_group = credited[of].groupby(group)
         for beside, prefix in (("", ""), ("_of_measured", "measured_")):
-            share = 100 * total / (_peaks(credited, prefix + peak) @ seconds)
-            row[f"{what}_efficiency_of_kernels{beside}_pct"] = float(share)
-        row |= _of_step(f"{what}_efficiency_of_step", total, credited, peak)
+            possible = credited[prefix + peak] * credited["kernel_ns"] / 1e9
+            share = 100 * by_group.sum() / possible.groupby(group).sum(skipna=False)
+            figures[f"{what}_efficiency_of_kernels{beside}_pct"] = share
+        figures |= _of_step(f"{what}_efficiency_of_step", credited[of], credited, group, peak)
         if what == "flops":
-            row["tflop_per_step"] = total / len(credited) / 1e12
-            row["flop_coverage_pct"] = 100 * total / sum(map(analytic_flops, credited))
-    return row
+            figures["tflop_per_step"] = by_group.mean() / 1e12
+            needed = analytic_flops(credited).groupby(group).sum(skipna=False)
+            figures["flop_coverage_pct"] = 100 * by_group.sum() / needed
+    # One device that works on one kernel at a time has no more of them than fits a step.
+    kernel_ns = points["kernel_ns"].groupby(group).mean()
+    recorded = pd.Series([
+        np.median([np.median(run) for run in _recorded(of)] or np.nan) for of in points["profiled"]
+    ], points.index, dtype=float)  # fmt: skip
+    slowed = kernel_ns <= recorded.groupby(group).mean(skipna=False)
+    fits = kernel_ns <= points["step_ns"].groupby(group).mean()
+    note = pd.Series(np.select([fits, slowed], ["", SLOWED], AT_ONCE), kernel_ns.index, dtype=object)
+    return pd.DataFrame({**figures, "use_note": note.mask(fits, None)})
 
 
-def check(study: Study, points: Sequence[Point]) -> None:
-    """Findings on points whose FLOPs cannot be right: not near the analytic count, or over a peak."""
-    figures = [(_costs([point]) if point.cost is not None else {}) | _mfu([point]) for point in points]
-    shares = pd.DataFrame(figures).reindex(columns=names_of(METRICS))
-    costs = shares.loc[np.array([point.cost is not None for point in points], bool)]
+def check(study: Study, shares: pd.DataFrame) -> None:
+    """Findings on points whose FLOPs cannot be right: not near the analytic count, or over a peak.
+
+    Args:
+        shares: of :func:`use_of_device`, of each point by itself.
+    """
+    shares = shares.reindex(columns=names_of(METRICS))
+    costs = shares[shares["kernel_ms_per_step"].notna()]
     check_coverage(study, costs["flop_coverage_pct"])
     checks = [("MFU", "datasheet", shares["mfu_pct"], 100.0)]
     for what, _, _ in _CREDITED:
@@ -164,22 +171,22 @@ def check_coverage(study: Study, coverage_pct: pd.Series) -> None:
 # --- the cost of profiling --------------------------------------------------------------------------------
 
 
-def _recorded(point: Point) -> list[np.ndarray]:
+def _recorded(profiled: Sequence[Run]) -> list[np.ndarray]:
     """The steps that a profiler recorded, of each profiled run, without warmup, ns.
 
     Of runs that recorded kernels, if there are any: a tool that reads counters runs each kernel many times.
     """
-    runs = [(source, series.recorded_ns.astype(float)) for source, series in point.profiled]
+    runs = [(source, series.recorded_ns.astype(float)) for source, series in profiled]
     with_kernels = [(source, run) for source, run in runs if source.tables("kernels")]
     return [run for _, run in with_kernels or runs if len(run)]
 
 
-def perturbation(points: Sequence[Point]) -> dict[str, float]:
+def perturbation(points: pd.DataFrame) -> dict[str, float]:
     """Duration of a step that the profiler recorded over that of the unprofiled twin, with its interval."""
     drawn = [
-        (estimates.draw_runs(runs, seed=point.seed + 1), point.batch)
-        for point in points
-        if point.timed_by == UNPROFILED and (runs := _recorded(point))
+        (estimates.draw_runs(runs, seed=point["draw_seed"] + 1), point["step"])
+        for _, point in points.iterrows()
+        if point["timed_by"] == UNPROFILED and (runs := _recorded(point["profiled"]))
     ]
     if not drawn:
         return {}

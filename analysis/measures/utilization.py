@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analysis.display.metrics import CONFIDENCE, OF_A_RUN, RANK, Metric, records
+from analysis.display.metrics import CONFIDENCE, OF_A_RUN, RANK, Metric
 from analysis.display.terminal import Answer
 from analysis.frames.divide import Intervals, covered, length, union
 from analysis.frames.kernel_sums import note_left_out, untimed_launches
@@ -20,8 +20,8 @@ from analysis.frames.measure import measure
 from analysis.frames.steps import counted_steps, in_steps
 from analysis.frames.study import Source, Study, reading
 from analysis.measures.certainty import without_unusable_intervals
-from analysis.measures.points import points_of
-from analysis.measures.scaled import figures
+from analysis.measures.points import points_of, runs_of
+from analysis.measures.scaled import against_base
 from profiling import tables, tools
 from profiling.errors import UserError
 from profiling.workers import in_threads
@@ -209,12 +209,15 @@ def _of_file(study: Study) -> pd.DataFrame:
 
 def _speedups(study: Study) -> pd.DataFrame:
     """Images/s of each run's configuration, and its speedup where that is over one rank."""
-    rows = []
-    for point in points_of(study, None):
-        of_point = figures([point])
-        names = _OF_RUN if of_point["base_world_size"] == 1 else _OF_RUN[:1]
-        rows += [{"run": source.id, **{name: of_point.get(name) for name in names}} for source in point.runs]
-    return pd.DataFrame(rows, columns=["run", *_OF_RUN])
+    points = points_of(study, None)
+    if points.empty:
+        return pd.DataFrame(columns=["run", *_OF_RUN])
+    frame = against_base(points, pd.Series(points.index, points.index)).assign(
+        run=points.apply(runs_of, axis=1)
+    )
+    frame.loc[frame["base_world_size"] != 1, list(_OF_RUN[1:])] = np.nan
+    frame = frame.assign(images_per_s=points["images_per_s"]).explode("run")
+    return frame[["run", *_OF_RUN]].assign(run=[source.id for source in frame["run"]])
 
 
 def notable(rows: pd.DataFrame) -> pd.DataFrame:
@@ -223,4 +226,4 @@ def notable(rows: pd.DataFrame) -> pd.DataFrame:
     groups = busy.groupby(rows["run"], sort=False)
     place, count = groups.rank(method="first"), groups.transform("size")
     shown = rows[(count <= _MOST_GPUS) | (place <= _IDLEST) | (place > count - _BUSIEST)]
-    return pd.DataFrame([without_unusable_intervals(row) for row in records(shown)])
+    return without_unusable_intervals(shown)

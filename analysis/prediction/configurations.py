@@ -17,7 +17,6 @@ from analysis.measures.points import (
     NOT_ALIKE,
     POINT_FIELDS,
     UNPROFILED,
-    Point,
     Scaling,
     choose_scaling,
     points_of,
@@ -69,7 +68,7 @@ class Configuration:
     strong: bool = False
     gpus_per_node: int = 0
     nodes: int = 1
-    points: tuple[Point, ...] = ()
+    points: tuple[pd.Series, ...] = ()
     name: str = ""
 
     def images(self, ranks: int) -> float:
@@ -86,7 +85,7 @@ class Configuration:
 
 
 def of_points(
-    points: Sequence[Point], strong: bool = False, gpus_per_node: int | None = None
+    points: Sequence[pd.Series], strong: bool = False, gpus_per_node: int | None = None
 ) -> Configuration:
     """The configuration of points in rising order of ranks.
 
@@ -94,14 +93,14 @@ def of_points(
         gpus_per_node: by default as measured; where one node was, :data:`GPUS_OF_A_NODE` or more.
     """
     last = points[-1]
-    most = max(point.fields["nodes"] for point in points)
-    usual = max(point.fields["gpus_per_node"] for point in points)
+    most = max(point["nodes"] for point in points)
+    usual = max(point["gpus_per_node"] for point in points)
     usual = usual if most > 1 else max(usual, GPUS_OF_A_NODE)
     return Configuration(
-        {name: last.fields[name] for name in (*CONFIGURATION, *own_names(last.fields))},
-        tuple(point.world_size for point in points),
-        tuple(point.rate.value for point in points),
-        float(last.fields["batch"]) * (last.world_size if strong else 1),
+        {name: last[name] for name in (*CONFIGURATION, *own_names(last.index))},
+        tuple(int(point["world_size"]) for point in points),
+        tuple(point["images_per_s"] for point in points),
+        float(last["batch"]) * (last["world_size"] if strong else 1),
         tuple(error_of(point, points) for point in points),
         strong,
         gpus_per_node or usual,
@@ -122,36 +121,35 @@ def configurations(
         UserError: the samples of a step are not known of any.
     """
     kind = scaling or choose_scaling(points_of(study, KINDS[0]))
-    groups: dict[tuple, dict[Point, None]] = {}
     points = points_of(study, kind)
-    known = [point for point in points if point.fields["batch"] and point.has_samples]
-    if points and not known:
+    if points.empty:
+        return []
+    known = points[points["batch"].map(bool) & points["images"].notna()]
+    if known.empty:
         raise UserError(f"no prediction: {NO_SAMPLES}")
-    for point in known:
-        own = {name: point.fields[name] for name in (*CONFIGURATION, *own_names(point.fields))}
-        if kind == "strong":
-            own["batch"] *= point.world_size
-        members = groups.setdefault(tuple(map(str, own.items())), {})
-        if point.base.world_size < point.world_size and point.base in known:
-            members[point.base] = None
-        members[point] = None
+    own = known[[*CONFIGURATION, *own_names(known)]]
+    if kind == "strong":
+        own = own.assign(batch=known["batch"] * known["world_size"])
+    number = own.map(str).groupby(list(own), sort=False).ngroup()
+    base = known["base"][known["base"].isin(known.index)]
+    members = pd.concat([pd.Series(number[base.index].array, base), number]).sort_values(kind="stable")
     answer = []
-    for members in groups.values():
+    for _, of_one in members.groupby(members, sort=False):
+        of_one = known.loc[of_one.index.unique()]
+        by_size: dict[int, pd.Series] = {}  # of points of one world size the one on the fewest nodes
         # Points that differ in ``batches`` only (a profiled run may be shorter) are one.
-        by_layout: dict[tuple[int, int], list[Point]] = {}
-        for point in members:
-            by_layout.setdefault((point.world_size, point.fields["nodes"]), []).append(point)
-        by_size: dict[int, Point] = {}  # of points of one world size the one on the fewest nodes
-        for (size, _), same in sorted(by_layout.items(), key=lambda item: item[0]):
-            timed = [one for one in same if one.timed_by == UNPROFILED] or same
-            first = max(timed, key=lambda one: (len(one.timed), one.fields["batches"]))
-            profiled = tuple(run for one in same for run in one.profiled)
-            by_size.setdefault(size, replace(first, profiled=profiled) if len(same) > 1 else first)
+        for (size, _), same in of_one.groupby(["world_size", "nodes"]):
+            order = [same["timed_by"] == UNPROFILED, same["runs"], same["batches"]]
+            first = same.loc[
+                max(same.index, key=pd.concat(order, axis=1).agg(tuple, axis=1).__getitem__)
+            ].copy()
+            first["profiled"] = tuple(run for runs in same["profiled"] for run in runs)
+            by_size.setdefault(size, first)
         answer.append(of_points(list(by_size.values()), kind == "strong", gpus_per_node))
     return _named(answer)
 
 
-def scatter_of(points: Sequence[Point]) -> float:
+def scatter_of(points: Sequence[pd.Series]) -> float:
     """Relative standard deviation between runs of a point, pooled over the points of a configuration.
 
     Scaled so that 1.96 of it hold 95 %, as Student's t does; without repetitions it is
@@ -159,9 +157,8 @@ def scatter_of(points: Sequence[Point]) -> float:
     """
     from scipy.special import stdtrit
 
-    scatters = [
-        point.scatter for point in points if point.scatter.freedom and np.isfinite(point.scatter.sigma)
-    ]
+    every = [point["step"].scatter for point in points]
+    scatters = [one for one in every if one.freedom and np.isfinite(one.sigma)]
     freedom = sum(one.freedom for one in scatters)
     if not freedom:
         return curve.ASSUMED_SCATTER
@@ -169,10 +166,10 @@ def scatter_of(points: Sequence[Point]) -> float:
     return float(pooled * stdtrit(freedom, (1 + estimates.LEVEL) / 2) / 1.96)
 
 
-def error_of(point: Point, points: Sequence[Point]) -> float:
+def error_of(point: pd.Series, points: Sequence[pd.Series]) -> float:
     """Relative standard error of a point's duration, by the scatter of all points, or its own if larger."""
-    own = point.scatter.sigma if np.isfinite(point.scatter.sigma) else 0.0
-    return max(scatter_of(points), own) / float(np.sqrt(len(point.timed)))
+    own = np.nan_to_num(point["step"].scatter.sigma)
+    return float(max(scatter_of(points), own) / np.sqrt(point["runs"]))
 
 
 def target_ranks(text: str, largest: Iterable[int]) -> list[int]:

@@ -156,11 +156,11 @@ def of_study(
     steps = [[traced(study, point) for point in one.points] for one in found]
     frame, findings = predictions(found, steps, targets, what_ifs, network)
     # A configuration whose points all belong to others, as their baselines, is not asked about.
-    fields = [[point.fields for point in one.points] for one in found]
+    places = [{point.name for point in one.points} for one in found]
     unasked = [
         one.name or None
-        for one, own in zip(found, fields, strict=True)
-        if own and any(other is not own and all(point in other for point in own) for other in fields)
+        for one, own in zip(found, places, strict=True)
+        if own and any(other is not own and own <= other for other in places)
     ]
     findings = [one for one in findings if one.configuration not in unasked]
     if (findings or not frame["backtest"].all()) and not is_table and shared_cores(study):

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
-from analysis.measures.points import Point
 from analysis.prediction import allreduce, simulate
 from analysis.prediction.allreduce import RESAMPLES, Layout, nonnegative
 from analysis.prediction.configurations import (
@@ -75,8 +75,8 @@ class Basis:
 
     configuration: Configuration
     models: tuple[Model, ...]
-    points: tuple[Point, ...]
-    traced: Point
+    points: tuple[pd.Series, ...]
+    traced: pd.Series
     links: int
     computing: tuple[Computing, ...]
     exposed_share: float
@@ -118,7 +118,7 @@ def simulations(
             missed = max(missed, _missed(_row(basis, layout_of(point)), point, basis))
     basis = replace(basis, missed=missed)
     findings: list[Finding] = []
-    near, too_far = within_reach(configuration.name, configuration.points[-1].world_size, targets)
+    near, too_far = within_reach(configuration.name, configuration.points[-1]["world_size"], targets)
     # Changes are simulated on the measured ranks, too: nothing is extrapolated there.
     here = layout_of(configuration.points[-1])
     for layout in (here, *map(configuration.layout, near)):
@@ -166,7 +166,7 @@ def basis_of(
         costs = allreduce.fit(seen, alpha_ns, ns_per_byte, estimates.SEED, scatter)
     except ValueError:
         return "no allreduces of known size on all ranks"
-    of = configuration.points[-1].fields
+    of = configuration.points[-1]
     model = Model(largest.step, costs[0], WIRE_BYTES[of["grad"]], of["bucket_mb"], scatter=scatter)
     own: tuple[Computing, ...] = ()
     if configuration.strong:
@@ -175,7 +175,7 @@ def basis_of(
         lacking = [
             0.0
             if step is None
-            else point.batch.value
+            else point["step_ns"]
             - float(simulate.simulate(replace(model, step=step), layout_of(point)).step_ns[0])
             for point, step in zip(points, traced_steps, strict=True)
         ]
@@ -191,7 +191,7 @@ def basis_of(
 
 
 def computing(
-    points: Sequence[Point], steps: Sequence[Step | None], lacking: Sequence[float], scatter: float
+    points: Sequence[pd.Series], steps: Sequence[Step | None], lacking: Sequence[float], scatter: float
 ) -> Computing | None:
     """f and w of this file's docstring; None: fewer than two sizes of a rank's batch are known.
 
@@ -205,12 +205,12 @@ def computing(
     for point, step, more in zip(points, steps, lacking, strict=True):
         if step is not None:
             own = step.forward_ns + step.backward_ns + step.tail_ns
-        elif point.world_size == 1:
-            loads = [series.rank_stages["load"][:, series.steady].ravel() for _, series in point.timed]
-            own = point.batch.value - float(np.median(np.concatenate(loads)))
+        elif point["world_size"] == 1:
+            loads = [series.rank_stages["load"][:, series.steady].ravel() for _, series in point["timed"]]
+            own = point["step_ns"] - float(np.median(np.concatenate(loads)))
         else:
             continue
-        timings.append((float(point.fields["batch"]), own + more))
+        timings.append((float(point["batch"]), own + more))
     if len({batch for batch, _ in timings}) < 2:
         return None
     batches, took = (np.array(column) for column in zip(*timings, strict=True))
@@ -220,8 +220,8 @@ def computing(
     return nonnegative(design, np.ones_like(factors), factors, {})
 
 
-def layout_of(point: Point) -> Layout:
-    return Layout(point.world_size, point.fields["nodes"])
+def layout_of(point: pd.Series) -> Layout:
+    return Layout(point["world_size"], point["nodes"])
 
 
 def _late(step: Traced | str) -> int:
@@ -243,9 +243,9 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
         models: changed by a what-if; the unchanged ones then only simulate the largest measured point.
     """
     configuration, point, ranks = basis.configuration, basis.points[-1], layout.ranks
-    drawn = np.random.default_rng(point.seed).standard_normal(RESAMPLES)
+    drawn = np.random.default_rng(point["draw_seed"]).standard_normal(RESAMPLES)
     scattered = np.exp(np.concatenate([[0.0], error_of(point, configuration.points) * drawn]))
-    measured, batches = point.batch.value * scattered, []
+    measured, batches = point["step_ns"] * scattered, []
     pairs = zip(basis.models, models or basis.models, strict=True)
     for (plain, changed), own in itertools.product(pairs, basis.computing or (None,)):
         before = _simulated(basis, plain, layout_of(point), own).step_ns
@@ -256,11 +256,14 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
         batches.append((np.maximum(grown, 0.01 * measured), after))
     (best, step), *_ = batches
     intervals = [estimates.interval(batch[1:]) for batch, _ in batches]
-    wider = float(np.exp(basis.missed * doublings(point.world_size, ranks)))
+    wider = float(np.exp(basis.missed * doublings(point["world_size"], ranks)))
     low, high = min(low for low, _ in intervals) / wider, max(high for _, high in intervals) * wider
     # The rate is of the mean step, the prediction of the median: by their ratio on the largest point.
     images = (
-        point.rate.value * point.batch.value / 1e9 * (1 if configuration.strong else ranks / point.world_size)
+        point["images_per_s"]
+        * point["step_ns"]
+        / 1e9
+        * (1 if configuration.strong else ranks / point["world_size"])
     )
     cost = (models or basis.models)[0].cost
     alpha, per_byte = cost.slowest(layout)
@@ -269,9 +272,9 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
     seen = _simulated(basis, basis.models[0], layout_of(basis.traced))
     return prediction(
         SIMULATION, ranks, images, (float(best[0]) / 1e9, low / 1e9, high / 1e9),
-        [point.world_size for point in basis.points],
-        traced_ranks=basis.traced.world_size,
-        fit_error_pct=100 * (float(seen.step_ns[0]) / basis.traced.batch.value - 1),
+        [point["world_size"] for point in basis.points],
+        traced_ranks=basis.traced["world_size"],
+        fit_error_pct=100 * (float(seen.step_ns[0]) / basis.traced["step_ns"] - 1),
         exchange=cost.form.name,
         exchanges_tried=" or ".join(dict.fromkeys(model.cost.form.name for model in basis.models)),
         allreduce_error_pct=100 * cost.error if np.isfinite(cost.error) else None,
@@ -293,7 +296,7 @@ def _simulated(basis: Basis, model: Model, layout: Layout, own: Computing | None
         terms = basis.computing[0] if own is None else own
         batch, of = (
             basis.configuration.images(layout.ranks) / layout.ranks,
-            float(basis.traced.fields["batch"]),
+            float(basis.traced["batch"]),
         )
         model = replace(model, shorter=np.array([1.0, batch]) @ terms / (np.array([1.0, of]) @ terms))
     return simulate.simulate(model, layout, estimates.SEED)
@@ -301,12 +304,12 @@ def _simulated(basis: Basis, model: Model, layout: Layout, own: Computing | None
 
 def _is_unlike(basis: Basis) -> bool:
     """Whether the exposed shares of the simulated and the recorded exchange differ."""
-    step = basis.traced.batch.value
+    step = basis.traced["step_ns"]
     exposed = float(_simulated(basis, basis.models[0], layout_of(basis.traced)).exposed_ns[0])
     return bool(abs(basis.exposed_share * step - exposed) > _MOST_UNLIKE_SHARE * step)
 
 
-def _missed(row: dict[str, Any], point: Point, basis: Basis) -> float:
+def _missed(row: dict[str, Any], point: pd.Series, basis: Basis) -> float:
     """By how much (logarithm) a measured step is outside its predicted range, a doubling."""
-    off = outside(point.batch.value / 1e9, row, error_of(point, basis.configuration.points))
-    return off / max(1.0, doublings(point.world_size, basis.points[-1].world_size))
+    off = outside(point["step_ns"] / 1e9, row, error_of(point, basis.configuration.points))
+    return off / max(1.0, doublings(point["world_size"], basis.points[-1]["world_size"]))

@@ -24,7 +24,6 @@ from analysis.frames.kernel_sums import query_arrays
 from analysis.frames.steps import counted_steps, in_steps
 from analysis.frames.study import Source, Study, reading
 from analysis.measures.lateness import STRAGGLER, Lateness, judge, of_collectives
-from analysis.measures.points import Point
 from analysis.prediction.allreduce import Exchanges, Layout
 from analysis.prediction.simulate import Step
 from profiling import schemas, tables
@@ -73,9 +72,9 @@ Gradients = tuple[np.ndarray, np.ndarray]
 """When each gradient is ready, ns from the start of the backward pass, and its elements; in that order."""
 
 
-def traced(study: Study, point: Point) -> Traced | str:
+def traced(study: Study, point: pd.Series) -> Traced | str:
     """What a point's trace says; or what it lacks."""
-    runs = [run for run in point.profiled if _kernels_of_rank_0(run[0]).is_file()]
+    runs = [run for run in point["profiled"] if _kernels_of_rank_0(run[0]).is_file()]
     if not runs:
         return "no profiled run"
     source, series = min(runs, key=lambda run: run[0].fields["profile"] != "torch")
@@ -87,7 +86,7 @@ def traced(study: Study, point: Point) -> Traced | str:
     recorded, gradients, trace, names = read
     if not len(recorded):
         return "no recorded step"
-    calls, late = (allreduces(trace), NOBODY) if point.world_size > 1 else (None, NOBODY)
+    calls, late = (allreduces(trace), NOBODY) if point["world_size"] > 1 else (None, NOBODY)
     if calls is not None:
         assert trace.matched is not None
         late = late_ranks(of_collectives(trace.matched, series), source.hosts)
@@ -107,7 +106,7 @@ def traced(study: Study, point: Point) -> Traced | str:
         step = replace(step, waits_share=min(1.0, waits / loading) if loading else 1.0)
         if "exposed_transfer_ns" in parts and wall:
             exposed = parts["exposed_transfer_ns"].sum(skipna=False) / wall
-    layout = Layout(point.world_size, point.fields["nodes"])
+    layout = Layout(point["world_size"], point["nodes"])
     return Traced(step, exchanges(calls, layout, algorithms_of(names)), exposed)
 
 
@@ -181,7 +180,7 @@ def _backward_begin(steps: pd.DataFrame) -> pd.Series:
 
 
 def step_of(
-    point: Point,
+    point: pd.Series,
     recorded: pd.DataFrame,
     ready_ns: np.ndarray,
     elements: np.ndarray,
@@ -190,10 +189,10 @@ def step_of(
     late: Late = NOBODY,
 ) -> Step | None:
     """The step of a point; None where the stages by which the profiler's slowdown is known took no time."""
-    alone = point.world_size == 1
+    alone = point["world_size"] == 1
     # Steps of ranks by themselves, without stragglers; set to one level, as runs differ for other reasons.
     owns, loads, timings = [], [], []
-    for _, series in point.timed:
+    for _, series in point["timed"]:
         ranks = np.setdiff1d(np.arange(len(series.rank_ns)), late.ranks)
         steady = np.ix_(ranks, np.flatnonzero(series.steady))
         stages = {name: of_ranks[steady].ravel() for name, of_ranks in series.rank_stages.items()}

@@ -166,8 +166,7 @@ def finest_parts(frame: pd.DataFrame, before: str = "", after: str = "_ms") -> p
 
 def usable(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows of analysis.scaled as charts show them: ends of intervals that mean nothing are infinite."""
-    rows = [without_unusable_intervals(row) for row in records(frame)]
-    return pd.DataFrame(rows, columns=frame.columns)
+    return without_unusable_intervals(frame)
 
 
 # --- sections ---

@@ -85,12 +85,12 @@ def points_against_ranks(own: pd.DataFrame, series: Sequence[str]) -> pd.DataFra
 
 def _table(context: Context) -> Content:
     """The figures themselves, as the terminal shows them."""
-    parts = figures.tables(records(context.own), with_loss=False)
+    parts = figures.tables(context.own, with_loss=False)
     return Content(tables={f"table-{number}": part for number, part in enumerate(parts)})
 
 
 def _lost(context: Context) -> Part | None:
-    return figures.loss_part(records(context.own), intervals=True)
+    return figures.loss_part(context.own, intervals=True)
 
 
 def _loss(context: Context) -> Content:

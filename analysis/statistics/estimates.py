@@ -8,6 +8,7 @@ rates are work divided by total time.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -254,18 +255,18 @@ def _inside_sigma(runs: Sequence[np.ndarray], values: np.ndarray, statistic: Sta
     return float(np.sqrt(np.mean(np.square(errors))))
 
 
-def columns_of(name: str, sampled: np.ndarray) -> dict[str, float]:
+def columns_of(name: str, sampled: np.ndarray) -> dict[str, Any]:
     """A figure and the ends of its interval as columns ``name``, ``name_low`` and ``name_high``.
 
     Args:
-        sampled: the measured value, then the resampled ones.
+        sampled: the measured value, then the resampled ones; or a row of these a row.
     """
-    low, high = interval(sampled[1:])
-    return {name: float(sampled[0]), f"{name}_low": low, f"{name}_high": high}
+    low, high = interval(sampled[..., 1:])
+    return {name: sampled[..., 0], f"{name}_low": low, f"{name}_high": high}
 
 
-def interval(resampled: np.ndarray, level: float = LEVEL) -> tuple[float, float]:
-    """The central ``level`` of resampled values."""
+def interval(resampled: np.ndarray, level: float = LEVEL) -> tuple[Any, Any]:
+    """The central ``level`` of resampled values, along the last axis."""
     tail = 50 * (1 - level)
-    low, high = np.percentile(resampled, [tail, 100 - tail])
-    return float(low), float(high)
+    low, high = np.percentile(resampled, [tail, 100 - tail], axis=-1)
+    return low, high

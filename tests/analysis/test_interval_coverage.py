@@ -3,11 +3,19 @@
 import numpy as np
 import pytest
 
-from analysis.measures.scaled import figures
 from analysis.statistics.variance import analysis_of_variance, omega_squared_interval
 from benchmarks.coverage_of_factors import DESIGNS, REPETITIONS, design, true_shares
 from benchmarks.coverage_of_loss import PLANTED_MS, of_loss
-from benchmarks.interval_coverage import TRUE_MS, drift, heavy, normal, of_perturbation, slow_runs, sweep
+from benchmarks.interval_coverage import (
+    TRUE_MS,
+    drift,
+    figures,
+    heavy,
+    normal,
+    of_perturbation,
+    slow_runs,
+    sweep,
+)
 
 pytestmark = pytest.mark.long
 
@@ -25,7 +33,7 @@ def test_a_point_that_scatters_more_than_the_others_has_an_interval_as_wide_as_i
     generator = np.random.default_rng(runs)
     batches = efficiencies = 0
     for _ in range(SWEEPS):
-        row = figures([sweep(generator, "0.5 % on 1, 2, 4 ranks, 6 % on 8", runs)[-1]])
+        row = figures(generator, "0.5 % on 1, 2, 4 ranks, 6 % on 8", runs)
         batches += row["step_ms_low"] <= TRUE_MS[8] <= row["step_ms_high"]
         low, high = (row[f"scaling_efficiency_pct_{end}"] for end in ("low", "high"))
         efficiencies += low <= 100 * TRUE_MS[1] / TRUE_MS[8] <= high
@@ -38,14 +46,14 @@ def test_a_point_that_scatters_less_is_known_the_better():
     generator = np.random.default_rng(1)
     widths = []
     for _ in range(30):
-        row = figures([sweep(generator, "0.5 % on 1, 2, 4 ranks, 6 % on 8", 5)[0]])
+        row = figures(generator, "0.5 % on 1, 2, 4 ranks, 6 % on 8", 5, ranks=1)
         widths.append((row["step_ms_high"] - row["step_ms_low"]) / TRUE_MS[1])
     assert np.median(widths) < 0.02
 
 
 def test_a_simulated_sweep_scatters_as_its_kind_says():
-    small, large = sweep(np.random.default_rng(1), "0.5, 1, 2, 4 % on 1, 2, 4, 8 ranks", 40)
-    assert [100 * small.scatter.sigma, 100 * large.scatter.sigma] == pytest.approx([0.5, 4.0], rel=0.3)
+    points = sweep(np.random.default_rng(1), "0.5, 1, 2, 4 % on 1, 2, 4, 8 ranks", 40)
+    assert [100 * drawn.scatter.sigma for drawn in points["step"]] == pytest.approx([0.5, 4.0], rel=0.3)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -17,7 +18,7 @@ from analysis.report.base import NAMES, Context, by_configuration
 from analysis.report.scaling import LOSS, finest_parts
 from profiling.findings import text_of
 from tests.analysis.commands import run
-from tests.analysis.frames import scaled_rows
+from tests.analysis.frames import scaled_frame, scaled_rows
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 
 # Of a batch 60 ms are kernels and 2 ms a copy beside or after them. Collectives hide behind 15 ms of kernels.
@@ -248,17 +249,17 @@ def test_parts_that_explain_nothing_of_the_loss_are_withheld_with_one_line_why(t
     write_sweep(tmp_path, [one for one in runs() if one.world_size == 4], busy)
     row = by_size(tmp_path)[4]
     assert row["loss_unattributed_pct"] < -row["loss_pct"]  # the data keep what was measured
-    (part,) = (
-        one for one in tables(list(by_size(tmp_path).values())) if one.title.startswith("Loss of scaling")
-    )
+    (part,) = (one for one in tables(scaled_frame(load(tmp_path))) if one.title.startswith("Loss of scaling"))
     two, four = ([column.printed(one) for column in part.columns][2:] for one in part.rows)
     assert set(four) == {"-"} and "-" not in two
-    assert other_steps(row | {"perturbation": 1.4}) == "" != other_steps(row | {"perturbation": 0.7})
+    assert other_steps(1.4) == "" != other_steps(0.7)
+    # Identical runs differ by as much.
     little = row | {"perturbation": 1.2, "loss_pct": 1.0, "loss_unattributed_pct": 4.9}
-    assert without_meaningless_parts(little) == little  # identical runs differ by as much
-    disagreeing = without_meaningless_parts(row | {"perturbation": 1.2})
-    assert "disagree" in disagreeing["loss_note"] and disagreeing["loss_idle_pct"] is None
-    (finding,) = unexplained([row | {"perturbation": 1.2}, little])
+    frame = pd.DataFrame([row | {"perturbation": 1.2}, little])
+    shown = without_meaningless_parts(frame)
+    assert "disagree" in shown["loss_note"][0] and pd.isna(shown["loss_idle_pct"][0])
+    pd.testing.assert_frame_equal(shown[1:], frame[1:])
+    (finding,) = unexplained(frame)
     assert (finding.code, finding.data["cost_pct"]) == ("loss_unexplained", pytest.approx(row["loss_pct"]))
     assert not text_of([finding]).startswith(finding.code)
     found = LOSS.section(Context(load(tmp_path)))

@@ -11,10 +11,10 @@ import pytest
 from analysis.display.metrics import records
 from analysis.frames.anatomy import GROUP
 from analysis.frames.load import load
-from analysis.frames.steps import Series, series_of
+from analysis.frames.steps import Series
 from analysis.measures import communication
 from analysis.measures.lateness import of_collectives
-from analysis.measures.points import Point
+from analysis.measures.points import points_of
 from analysis.prediction.traced_step import traced
 from profiling import tables
 from profiling.attribution.messages import ONE_OF_SEVERAL
@@ -100,9 +100,7 @@ def test_the_allreduces_are_there_for_the_simulation_under_both_names(both):
 
 
 def traced_of(study):
-    (source,) = study.of_kind("run")
-    runs = ((source, series_of(study, source)),)
-    found = traced(study, Point(source.fields, timed=runs, profiled=runs))
+    found = traced(study, points_of(study).iloc[0])
     assert not isinstance(found, str), found
     return found
 
