@@ -34,14 +34,14 @@ from jobs.failures import (
     make_manifest,
 )
 from jobs.flags import to_flags
-from jobs.launchers.base import Launcher
+from jobs.launchers.base import Launcher, Process
 from jobs.processes import Limits, TimeIsUp, run_processes, stopped_in_order, unheard
 from jobs.program import command_of, unknown_fields
 from jobs.progress import Failed, Result, say, speed_of
 from jobs.run import Run
 from jobs.store import Beat, Claim, Manifest, Owner, claim, lives, owner_of, release, this_owner
 from jobs.sweep_file import Excluded, Sweep, SweepRun, ordered
-from profiling.errors import EXIT_FAILED, Mistakes, UserError
+from profiling.errors import EXIT_FAILED, Mistakes, Unsuccessful, UserError
 from profiling.findings import Finding, lines
 from profiling.wrap import wrapped
 
@@ -89,6 +89,11 @@ class Execution:
         flags = [f"--folder={Path.cwd()}", f"--device={run.device}", f"--network={run.network}"]
         return [python, "-m", "train.torchrun", *flags, "--", *words]
 
+    def processes(self, sweep_run: SweepRun) -> list[Process]:
+        """What starts the ranks of a run."""
+        run, directory = sweep_run.configuration, self.running(sweep_run)
+        return self.launcher.processes(run, self.command(run, directory), directory)
+
     def state(self, sweep_run: SweepRun) -> store.State:
         """What has become of a run."""
         state = store.state_of(self.running(sweep_run))
@@ -105,20 +110,6 @@ class Execution:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How a sweep ended: how many runs failed, and whether the same job, started again, could do more."""
-
-    failed: int = 0
-    again: bool = False
-
-
-class TooShort(UserError):
-    """A job's time limit is too short for one run: another start of it would end in the same place."""
-
-    exit_code = EXIT_FAILED
-
-
-@dataclass(frozen=True)
 class Plan:
     """The runs of a sweep that can start here, those of them that are not done, and those that cannot."""
 
@@ -126,6 +117,10 @@ class Plan:
     todo: list[SweepRun]
     impossible: list[Excluded]
     refused: int  # impossible ones, where these are failures
+    place: str
+
+    def print_impossible(self, console: Console) -> None:
+        progress.print_excluded(console, self.impossible, self.place if self.refused else "")
 
 
 def plan(execution: Execution, sweep_runs: Sequence[SweepRun], checked: bool = True) -> Plan:
@@ -140,38 +135,35 @@ def plan(execution: Execution, sweep_runs: Sequence[SweepRun], checked: bool = T
         first, *others = progress.count_reasons(impossible)
         raise Mistakes([f"no run can start {execution.launcher.place}: {first}", *others])
     todo = [sweep_run for sweep_run in possible if execution.state(sweep_run) != "done"]
-    return Plan(possible, todo, impossible, 0 if execution.sweep.unavailable == "skip" else len(impossible))
+    refused = 0 if execution.sweep.unavailable == "skip" else len(impossible)
+    return Plan(possible, todo, impossible, refused, execution.launcher.place)
 
 
-def print_impossible(console: Console, execution: Execution, planned: Plan) -> None:
-    progress.print_excluded(console, planned.impossible, execution.launcher.place if planned.refused else "")
-
-
-def run_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Sequence[Excluded]) -> Outcome:
+def run_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Sequence[Excluded]) -> Result:
     """Run what is not done yet of ``sweep_runs`` and say what happened; TimeIsUp leaves the rest in order."""
     console = Console(stderr=True)
     planned = plan(execution, sweep_runs)
     possible, todo = planned.possible, planned.todo
     seed = record_sweep(execution, sweep_runs, [*excluded, *planned.impossible])
     progress.print_excluded(console, excluded)
-    print_impossible(console, execution, planned)
-    result, me = Result(), this_owner(os.environ)
+    planned.print_impossible(console)
+    result, me = Result(planned.refused), this_owner(os.environ)
     if todo:
         try:
             calibrate(execution, todo, console, me)
             with progress.Bar(console, len(possible), len(possible) - len(todo)) as bar:
                 Queue(execution, bar, me, result).run(ordered(todo, execution.sweep, seed))
         except TimeIsUp:
-            if me.restarts and not (result.done or result.failed):
+            if me.restarts and not (result.done or result.failures):
                 text = f"the time limit of job {me.job} is too short for one run; submit with a longer --time"
-                raise TooShort(text) from None
+                raise Unsuccessful(text) from None  # another start would end in the same place
             raise
-    again = bool(result.left) and bool(me.job) and me.restarts < RESTARTS
-    if not again:
+    result.again = bool(result.left) and bool(me.job) and me.restarts < RESTARTS
+    if not result.again:
         Attempts.path(execution.directory, me).unlink(missing_ok=True)
     done = len(possible) - len(todo) + result.done
-    progress.print_end(console, execution.directory, (done, len(possible)), result, planned.refused)
-    return Outcome(len(result.failed) + len(result.left) + planned.refused, again)
+    progress.print_end(console, execution.directory, done, len(possible), result)
+    return result
 
 
 def print_plan(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Sequence[Excluded]) -> int:
@@ -184,15 +176,8 @@ def print_plan(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: S
     left = f" ({progress.in_words(todo * fmean(done_s))})" if todo and done_s else ""
     say(console, f"{execution.directory}: to do: {todo}{left}, done: {len(done_s)}", "bold")
     progress.print_excluded(console, excluded)
-    print_impossible(console, execution, planned)
-    commands = []
-    for sweep_run in planned.todo:
-        directory = execution.running(sweep_run)
-        command = execution.command(sweep_run.configuration, directory)
-        commands.append(
-            (sweep_run, execution.launcher.processes(sweep_run.configuration, command, directory))
-        )
-    progress.print_commands(commands)
+    planned.print_impossible(console)
+    progress.print_commands([(each, execution.processes(each)) for each in planned.todo])
     return planned.refused
 
 
@@ -352,7 +337,7 @@ class Queue:
         if again:
             self._bar.say(f"failed, retried: {sweep_run.id}: {manifest.reason}", "yellow")
             return True
-        self._result.failed.append(Failed(sweep_run, manifest.reason, result / store.LOG))
+        self._result.failures.append(Failed(sweep_run, manifest.reason, result / store.LOG))
         self._bar.say(f"failed: {sweep_run.id}: {manifest.reason}", "red")
         self._bar.advance()
         return False

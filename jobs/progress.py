@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -24,8 +25,7 @@ from profiling import tables
 _REDRAW_S = 0.2
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(NamedTuple):
     """A run that failed: why, in one line, and where its log is."""
 
     sweep_run: SweepRun
@@ -35,12 +35,18 @@ class Failed:
 
 @dataclass
 class Result:
-    """What became of a sweep's runs."""
+    """How a sweep ended, and whether the same job, started again, could do more."""
 
+    refused: int = 0  # runs that cannot start, where these are failures
     done: int = 0
-    failed: list[Failed] = field(default_factory=list)  # after all tries
+    failures: list[Failed] = field(default_factory=list)  # after all tries
     elsewhere: list[SweepRun] = field(default_factory=list)  # another sweep is running them
     left: list[SweepRun] = field(default_factory=list)  # this job has lost the nodes for them
+    again: bool = False
+
+    @property
+    def failed(self) -> int:
+        return len(self.failures) + len(self.left) + self.refused
 
 
 # Most sweeps set these once for all their runs; of those that they vary some are in a run's words anyway.
@@ -198,21 +204,21 @@ def _pasteable(process: Process) -> str:
     return (shlex.join(["env", *environment]) + " \\\n  " if environment else "") + shlex.join(process.argv)
 
 
-def print_end(console: Console, directory: Path, done: tuple[int, int], result: Result, refused: int) -> None:
+def print_end(console: Console, directory: Path, done: int, possible: int, result: Result) -> None:
     """How a sweep ended; the failed runs by reason, with the first one's log."""
     counts = {
         "running elsewhere": len(result.elsewhere),
         "left, nodes lost": len(result.left),
-        "cannot start": refused,
-        "failed": len(result.failed),
+        "cannot start": result.refused,
+        "failed": len(result.failures),
     }
     others = [f"{what}: {count}" for what, count in counts.items() if count]
-    text = ", ".join([f"{directory}: done: {done[0]} of {done[1]}", *others])
+    text = ", ".join([f"{directory}: done: {done} of {possible}", *others])
     say(console, text, "bold red" if others else "green")
-    for reason in dict.fromkeys(failed.reason for failed in result.failed):
-        first, *more = (failed for failed in result.failed if failed.reason == reason)
-        count = f"{1 + len(more)} runs, first " if more else ""
-        say(console, f"  {count}{first.sweep_run.id}: {reason}\n    log: {first.log}")
+    for reason, count in Counter(failed.reason for failed in result.failures).items():
+        first = next(failed for failed in result.failures if failed.reason == reason)
+        runs = f"{count} runs, first " if count > 1 else ""
+        say(console, f"  {runs}{first.sweep_run.id}: {reason}\n    log: {first.log}")
 
 
 def step_of(directory: Path) -> tuple[float, int] | None:

@@ -19,10 +19,10 @@ from rich.console import Console
 from jobs import ROOT, sweep
 from jobs.checks import check_modules, check_mpi, refuse
 from jobs.cluster import check_accepted, queued_jobs
-from jobs.execute import plan, print_impossible, print_plan, record_sweep
+from jobs.execute import plan, print_plan, record_sweep
 from jobs.launchers.slurm import Slurm
 from jobs.site import CHOOSE, find_site, sbatch_words
-from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from profiling.errors import EXIT_DONE, Unsuccessful, UserError, run_command
 
 _DRY_RUN = "--dry-run"
 SWEEP_SCRIPT = ROOT / "slurm/sweep.sh"
@@ -57,7 +57,7 @@ def main() -> int:
     # From within a job, too, others are submitted.
     execution = request.execution(replace(launcher, allocation=None).planned(), arguments)
     planned = plan(execution, request.sweep_runs, checked)
-    print_impossible(Console(stderr=True), execution, planned)
+    planned.print_impossible(Console(stderr=True))
     if planned.refused:
         refused = planned.refused
         raise UserError(f"runs that cannot start: {refused} (to leave them out: -- --unavailable skip)")
@@ -116,12 +116,6 @@ def partition_of(options: Sequence[str]) -> str | None:
     return chosen
 
 
-class AlreadyQueued(UserError):
-    """The sweep has jobs in the queue."""
-
-    exit_code = EXIT_FAILED
-
-
 def comment_of(directory: Path) -> str:
     """The comment of all jobs of a sweep, by which squeue finds them: where their results go."""
     return f"scaleprof {directory.absolute()}"
@@ -136,7 +130,7 @@ def check_not_queued(directory: Path) -> None:
     ours = comment_of(directory)
     jobs = sorted((job for job, comment in queued if comment == ours), key=lambda job: (len(job), job))
     if jobs:
-        raise AlreadyQueued(f"jobs of this sweep in the queue: {', '.join(jobs)} (AGAIN=yes submits anyway)")
+        raise Unsuccessful(f"jobs of this sweep in the queue: {', '.join(jobs)} (AGAIN=yes submits anyway)")
 
 
 def submit(

@@ -38,6 +38,12 @@ class UserError(Exception):
     exit_code = EXIT_WRONG_USE
 
 
+class Unsuccessful(UserError):
+    """Nothing was wrong with the command, and it did not succeed."""
+
+    exit_code = EXIT_FAILED
+
+
 class Mistakes(UserError):
     """Several things that the user can put right, all found at once: a line each."""
 

@@ -27,7 +27,15 @@ from jobs.store import RANK_REPORT, STACKS, summary_of, write_record
 from profiling import tables
 from profiling.arguments import Parser
 from profiling.clocks import set_clock
-from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, did_you_mean, reported_by_rank_0, run_command
+from profiling.errors import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    Unsuccessful,
+    UserError,
+    did_you_mean,
+    reported_by_rank_0,
+    run_command,
+)
 from profiling.findings import MOST_SHOWN, lines
 from profiling.identity import Identity, is_restarted, read_identity
 from profiling.process_facts import write_stacks_at_signal
@@ -160,8 +168,8 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
         if not code:
             with reported_by_rank_0(me.rank):
                 if "torch" not in sys.modules:
-                    raise Nothing("no results: the program did not import torch")
-                raise Nothing(
+                    raise Unsuccessful("no results: the program did not import torch")
+                raise Unsuccessful(
                     "no results: the program loaded, computed and optimised nothing in this process; ranks "
                     "are started by torchrun, srun or mpirun; loops that PyTorch does not see: "
                     "profiling.markers"
@@ -180,12 +188,6 @@ def _watched(given: argparse.Namespace, program: Program, out: Path, me: Identit
     if not code:  # after a failure others may be in an exchange, and NCCL would wait for them
         leave_group()
     return Ended(code, reason)
-
-
-class Nothing(UserError):
-    """The program ended, and nothing of it was seen."""
-
-    exit_code = EXIT_FAILED
 
 
 def _progress(batches: int) -> Callable[[int, float], None]:

@@ -25,7 +25,7 @@ from jobs.failures import Kind
 from jobs.flags import add_run_flags, make_parser, run_from_flags
 from jobs.run import NO_HOROVOD, Run, has_horovod, in_place_of_horovod, make_run
 from jobs.store import STACKS
-from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, reported_by_rank_0
+from profiling.errors import EXIT_DONE, EXIT_FAILED, Unsuccessful, UserError, reported_by_rank_0
 from profiling.identity import read_identity
 from profiling.process_facts import write_stacks_at_signal
 from profiling.tables import rank_directory
@@ -98,7 +98,7 @@ def train(run: Run, world: World, out: Path | by_hand.Folder, keep_raw: bool) ->
         print(lost, file=sys.stderr)
         return EXIT_FAILED
     if wrong := reason or finished.wrong:
-        raise NotRight(wrong)
+        raise Unsuccessful(wrong)
     say(f"done: {finished.images_per_s:.1f} images/s over all {run.batches} steps")
     if folder:
         say(f"results: {finished.out}")
@@ -126,12 +126,6 @@ def recorded(folder: by_hand.Folder | None, started: datetime) -> Iterator[None]
                 why, kind = f"stopped by {'SIGTERM' if stop.asked == SIGTERM else 'Ctrl-C'}", "interrupted"
             folder.end_early(why.splitlines()[0], kind, started)
             raise
-
-
-class NotRight(UserError):
-    """The run ended, but its figures do not count."""
-
-    exit_code = EXIT_FAILED
 
 
 def in_world(run: Run, arguments: argparse.Namespace, world: World) -> Run:
