@@ -10,12 +10,10 @@ they do not (another algorithm was chosen), the remaining launches of a class in
 order, if there are equally many. All others have no FLOPs and bytes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import duckdb
-import numpy as np
 import pandas as pd
 
 from analysis.frames.steps import attributed_that_count
@@ -27,30 +25,20 @@ from profiling.readers import pyprof
 from profiling.schemas import APART, ATTRIBUTED, IS_MODEL
 
 
-def query(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> list[tuple]:
-    """Rows of a query over a run's tables; what was asked before is not read again."""
-    kept = study.kept("answers of queries")
+def query(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> pd.DataFrame:
+    """The answer to a query over a run's tables; what was asked before is not read again."""
+    kept: dict[tuple, pd.DataFrame] = study.kept("answers of queries")
+    right = study.kept("batches numbered right")
     key = sql, repr(sorted(paths.items()))
     if key not in kept:
-        kept[key] = _fetched(study, source, sql, paths, "fetchall")
-    return list(kept[key])
-
-
-def query_arrays(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> dict[str, np.ndarray]:
-    """The same, as arrays by column."""
-    columns = _fetched(study, source, sql, paths, "fetchnumpy")
-    return {name: np.asarray(values) for name, values in columns.items()}
-
-
-def _fetched(study: Study, source: Source, sql: str, paths: Mapping[str, Sequence[Path]], how: str) -> Any:
-    right = study.kept("batches numbered right")
-    with reading(source):
-        # A query joins kernels to batches by their number, and would not notice that it is wrong.
-        for path in [path for path in paths.get("batches", ()) if path not in right]:
-            tables.read(path.parent, "batches", ["batch_index"])
-            right[path] = True
-        arguments = {name: [str(path) for path in value] for name, value in paths.items()}
-        return getattr(study.connection.execute(sql, arguments), how)()
+        with reading(source):
+            # A query joins kernels to batches by their number, and would not notice that it is wrong.
+            for path in [path for path in paths.get("batches", ()) if path not in right]:
+                tables.read(path.parent, "batches", ["batch_index"])
+                right[path] = True
+            arguments = {name: [str(path) for path in value] for name, value in paths.items()}
+            kept[key] = study.connection.execute(sql, arguments).df()
+    return kept[key]
 
 
 # --- what is left out ---------------------------------------------------------------------------------
@@ -73,7 +61,7 @@ def untimed_launches(study: Study, source: Source) -> int:
     """How many launches of a run have no duration, or one below 0: nobody counts these."""
     sql = f"select count(*) from {PLAIN} where duration_ns is null or duration_ns < 0"
     kernels = source.tables("kernels")
-    return int(query(study, source, sql, kernels=kernels)[0][0]) if kernels else 0
+    return int(query(study, source, sql, kernels=kernels).iat[0, 0]) if kernels else 0
 
 
 PLAIN = "read_parquet($kernels)"
@@ -343,7 +331,7 @@ def _of_run(study: Study, source: Source, keys: tuple[str, ...]) -> tuple[str, i
     sums = kept_sums(study, source, relation(study, source), keys)
     attributed = attributed_that_count(study, source)
     counted = _COUNTED.format(sums=sums, attributed=attributed)
-    ((recorded, every),) = query(study, source, counted, batches=batches)
+    recorded, every = map(int, query(study, source, counted, batches=batches).iloc[0])
     note_left_out(study, source, every - recorded if recorded else 0, every, untimed_launches(study, source))
     if not recorded:
         study.note("not_recorded", source, what="profiled steps")

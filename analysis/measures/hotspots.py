@@ -13,7 +13,7 @@ import pandas as pd
 from analysis.display.metrics import IN_RUN, Metric, columns, filled, names_of, records
 from analysis.display.numbers import with_open_ends
 from analysis.display.terminal import Answer, Part
-from analysis.frames.kernel_sums import kernel_sums, query_arrays
+from analysis.frames.kernel_sums import kernel_sums, query
 from analysis.frames.measure import measure
 from analysis.frames.study import Source, Study
 from analysis.measures import kernels, peaks
@@ -79,8 +79,8 @@ def _table(study: Study, source: Source, name: str) -> pd.DataFrame:
         study.note("not_recorded", source, what="counters")
         return pd.DataFrame(columns=names)
     sql = f"select {', '.join(names)} from read_parquet($paths)"
-    found = study.use(source, lambda one: query_arrays(study, one, sql, paths=paths))
-    return pd.DataFrame(found or {}, columns=names)
+    found = study.use(source, lambda one: query(study, one, sql, paths=paths))
+    return pd.DataFrame(columns=names) if found is None else found
 
 
 # --- counters, by the tools' names for them -----------------------------------------------------------

@@ -177,7 +177,9 @@ def _bound_of_trace(study: Study, source: Source, devices: Sequence[str]) -> Bou
 
 _MATRIX_KERNELS = """
 select name::varchar, sum(duration_ns)::double from read_parquet($kernels)
-where "class"::varchar in ('gemm', 'convolution', 'attention') and duration_ns > 0 group by 1
+where "class"::varchar in ('gemm', 'convolution', 'attention') and duration_ns > 0
+    and name is not null
+group by 1
 """
 
 
@@ -186,8 +188,9 @@ def precision_of(study: Study, source: Source) -> str:
     if not source.tables("kernels"):
         return ""
     times = Counter[str]()
-    for name, ns in query(study, source, _MATRIX_KERNELS, kernels=source.tables("kernels")):
-        times[precision_in(name or "")] += ns
+    found = query(study, source, _MATRIX_KERNELS, kernels=source.tables("kernels"))
+    for name, ns in found.itertuples(index=False, name=None):
+        times[precision_in(name)] += ns
     del times[""]
     return max(times, key=times.__getitem__, default="")
 

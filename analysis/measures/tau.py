@@ -15,7 +15,7 @@ import pandas as pd
 from analysis.display.metrics import Metric, columns, fields, records, telling
 from analysis.display.numbers import in_order
 from analysis.display.terminal import Answer, Part
-from analysis.frames.kernel_sums import query, query_arrays
+from analysis.frames.kernel_sums import query
 from analysis.frames.load import no_result
 from analysis.frames.study import Source, Study, Unusable
 from jobs.run import Run
@@ -54,50 +54,44 @@ _OF_A_RUN = ("attribute_from", "seed")
 # --- tables of TAU ------------------------------------------------------------------------------------
 
 _APPLICATIONS = """
-select {{fields}}, run, max(inc_time) / 1e6 from {{table}}
+select {{fields}}, max(inc_time) / 1e6 as seconds from {{table}}
 where function = '.tau application' and inc_time > 0 {where} group by all order by all
 """
 _RANK_0 = "and gpu = 0 and thread = 0"
-_GATHERS = "select min(calls) from {table} where function = 'mpi_gather'"
+_GATHERS = "select min(calls) as calls from {table} where function = 'mpi_gather'"
 
 
-def table_of(study: Study, table: Source) -> str:
-    """A TAU table as a relation whose figures are numbers, however they were written; NaN is null."""
-    numbers = [
-        f"nullif(try_cast({name} as double), 'nan'::double) as {name}"
-        for name in _FIGURES
-        if name in _columns_in(study, table)
+def _query(study: Study, table: Source, sql: str) -> pd.DataFrame:
+    """The answer to a query over a TAU table.
+
+    Args:
+        sql: ``{table}`` has figures that are numbers, however they were written; ``{fields}`` are ID_FIELDS
+            and ``repetition``. What is no number, or NaN, is null.
+    """
+    named = query(study, table, "select name from parquet_schema($path)", path=[table.path])
+    have = {*named["name"]}
+    fields = [
+        f"try_cast({_COLUMNS[name] if _COLUMNS[name] in have else 'null'} as "
+        f"{'int' if name in _NUMBERS else 'varchar'}) as {name}"
+        for name in ID_FIELDS
     ]
-    return f"(select * replace ({', '.join(numbers)}) from read_parquet($path))"
+    numbers = [
+        f"nullif(try_cast({name} as double), 'nan'::double) as {name}" for name in _FIGURES if name in have
+    ]
+    relation = f"(select * replace ({', '.join(numbers)}) from read_parquet($path))"
+    sql = sql.format(fields=", ".join([*fields, "run as repetition"]), table=relation)
+    return query(study, table, sql, path=[table.path])
 
 
-def fields_of_table(study: Study, table: Source) -> str:
-    """What to select of a TAU table for the values of ID_FIELDS; a number that is none is null."""
-    have = _columns_in(study, table)
-    written = []
-    for name in ID_FIELDS:
-        value = f'"{_COLUMNS[name]}"' if _COLUMNS[name] in have else "null"
-        written.append(f"try_cast({value} as {'int' if name in _NUMBERS else 'varchar'}) as {name}")
-    return ", ".join(written)
-
-
-def _runs_of(study: Study, table: Source, sql: str, *figures: str) -> pd.DataFrame:
-    """The runs in a table that say how large they were: ID_FIELDS, ``repetition``, ``figures``."""
-    selected = sql.format(fields=fields_of_table(study, table), table=table_of(study, table))
-    rows = pd.DataFrame(
-        query(study, table, selected, path=[table.path]),
-        columns=[*ID_FIELDS, "repetition", *figures],
-        dtype=object,
-    )
+def _runs_of(study: Study, table: Source, sql: str) -> pd.DataFrame:
+    """The runs in a table that say how large they were: ID_FIELDS, ``repetition``, and what ``sql`` sums."""
+    rows = _query(study, table, sql)
+    rows = rows.astype(dict.fromkeys(_NUMBERS, "Int64")).astype(dict.fromkeys(ID_FIELDS, object))
+    rows[list(ID_FIELDS)] = rows[list(ID_FIELDS)].where(rows[list(ID_FIELDS)].notna(), None)
     known = (rows[list(_NEEDED)].astype(float) > 0).all(axis=1)
     if not known.all():
         study.log.note("rows_left_out", table.id, n=int((~known).sum()), what="runs without nodes")
-    return rows[known].astype(dict.fromkeys(figures, float))
-
-
-def _columns_in(study: Study, table: Source) -> set[str]:
-    sql = "select name from parquet_schema($path)"
-    return {name for (name,) in query(study, table, sql, path=[table.path])}
+    return rows[known]
 
 
 def batches_of(study: Study, table: Source) -> int:
@@ -108,9 +102,7 @@ def batches_of(study: Study, table: Source) -> int:
     """
     if re.search(r"(?:^|[_.-])batch_?1(?![0-9])", table.id):
         return 1
-    sql = _GATHERS.format(table=table_of(study, table))
-    ((gathers,),) = query(study, table, sql, path=[table.path])
-    return 1 if gathers is not None and gathers < BATCHES else BATCHES
+    return 1 if _query(study, table, _GATHERS)["calls"].iat[0] < BATCHES else BATCHES
 
 
 def applications(study: Study, rank_0_only: bool = False) -> pd.DataFrame:
@@ -125,8 +117,7 @@ def applications(study: Study, rank_0_only: bool = False) -> pd.DataFrame:
     sql = _APPLICATIONS.format(where=_RANK_0 if rank_0_only else "")
 
     def of_table(table: Source) -> pd.DataFrame:
-        batches = batches_of(study, table)
-        runs = _runs_of(study, table, sql, "seconds")
+        batches, runs = batches_of(study, table), _runs_of(study, table, sql)
         if runs.empty:
             raise Unusable(table, "holds no timer '.tau application'")
         return runs.assign(batches=batches)
@@ -182,20 +173,19 @@ def run_rows(study: Study) -> pd.DataFrame:
 
 def _scaled(runs: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """Epochs of configurations (``names``), and what the fewest nodes and other batch sizes say of them."""
-    key = _as_one(runs[list(names)])
+    key = _group(runs[list(names)])
     seconds = runs["seconds"].astype(float)
-    groups = seconds.groupby(key, sort=False)
+    groups = seconds.groupby(key)
     # Values less than two standard deviations (of the population) from their mean; all where none is.
     kept = abs(seconds - groups.transform("mean")) < CUT_SIGMAS * groups.transform("std", ddof=0)
     kept |= ~kept.groupby(key).transform("any")
-    rows = runs.loc[~key.duplicated(), [*names, *({"batches"} - set(names))]]
-    index = key[rows.index]
+    rows = runs.loc[~key.duplicated(), [*names, *({"batches"} - set(names))]].reset_index(drop=True)
     ranks = rows["nodes"].astype(int) * rows["gpus_per_node"].astype(int)
     rows = rows.assign(
         world_size=ranks,
-        runs=groups.size().loc[index].to_numpy(),
-        runs_kept=kept.groupby(key).sum().loc[index].to_numpy(),
-        application_s=seconds[kept].groupby(key).median().loc[index].to_numpy(),
+        runs=groups.size(),
+        runs_kept=kept.groupby(key).sum(),
+        application_s=seconds[kept].groupby(key).median(),
     )
     # The application's time scaled to 1e6 images.
     images = (rows["batches"] * rows["batch"] * ranks).astype(float)
@@ -213,16 +203,16 @@ def _scaled(runs: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     return in_order(rows, (*ID_FIELDS[2:], "gpus_per_node", "nodes"))
 
 
-def _as_one(fields_of_rows: pd.DataFrame) -> pd.Series:
-    texts = fields_of_rows.astype(str)
-    return pd.Series(list(texts.itertuples(index=False, name=None)), texts.index, dtype=object).map(repr)
+def _group(fields_of_rows: pd.DataFrame) -> pd.Series:
+    """The number of each row's combination of values, from 0 in the order of the rows."""
+    return fields_of_rows.groupby(list(fields_of_rows), dropna=False, sort=False).ngroup()
 
 
 def _like(
     rows: pd.DataFrame, names: Sequence[str], varying: str, which: Literal["idxmin", "idxmax"]
 ) -> pd.DataFrame:
     """Of each row the least (or most) in one field of the rows that agree in all others."""
-    key = _as_one(rows[[name for name in names if name in Run.model_fields and name != varying]])
+    key = _group(rows[[name for name in names if name in Run.model_fields and name != varying]])
     return rows.loc[rows[varying].astype(int).groupby(key).transform(which)].set_axis(rows.index)
 
 
@@ -264,14 +254,16 @@ _MORE_FIELDS = (
 FIGURES = tuple(metric.name for metric in CALLS[1:])
 COLUMNS = {"TAU: fields of a run's id, world_size, then medians with the central 95 % of repetitions:": CALLS}
 
-_TIME = f"""
-select {{fields}}, run, sum(inc_time) / 1e6 from {{table}}
-where function in {FUNCTIONS!r} group by all
-"""
-_SIZES = f"""
-select {{fields}}, run, sum(num_samples), sum(num_samples * mean) / 1e6 from {{table}}
-where function in {EVENTS!r} group by all
-"""
+# Sums over a run in tables of timers and of events.
+_SUMMED = {
+    "tau_intervals": f"""
+select {{fields}}, sum(inc_time) / 1e6 as mpi_s from {{table}} where function in {FUNCTIONS!r} group by all
+""",
+    "tau_atomics": f"""
+select {{fields}}, sum(num_samples) as messages, sum(num_samples * mean) / 1e6 as volume_mbyte
+from {{table}} where function in {EVENTS!r} group by all
+""",
+}
 # Of a run of our own: TAU's names as it wrote them, call paths left out (they repeat what is in the timers).
 _OWN = {
     "intervals": f"""
@@ -302,13 +294,11 @@ def _own_runs(study: Study) -> list[Source]:
 
 def _of_own(study: Study, source: Source) -> dict[str, float]:
     """A run's figures, of those of :data:`FIGURES` that its tables hold."""
-    figures: dict[str, float] = {}
-    for name, sql in _OWN.items():
-        paths = source.tables(name)
-        columns = query_arrays(study, source, sql, paths=paths) if paths else {}
-        known = {figure: float(values[0]) for figure, values in columns.items()}
-        figures |= {figure: value for figure, value in known.items() if np.isfinite(value)}
-    return figures
+    found = [
+        query(study, source, sql, paths=paths) for name, sql in _OWN.items() if (paths := source.tables(name))
+    ]
+    figures = pd.concat(found, axis=1).iloc[0] if found else pd.Series(dtype=float)
+    return {str(name): float(value) for name, value in figures.items() if np.isfinite(value)}
 
 
 def messages(study: Study) -> pd.DataFrame:
@@ -320,13 +310,11 @@ def messages(study: Study) -> pd.DataFrame:
     own = _own_runs(study)
     named = [*ID_FIELDS, *telling([dict(source.fields) for source in own], _MORE_FIELDS)]
     runs = []
-    asked = {"tau_intervals": (_TIME, FIGURES[:1]), "tau_atomics": (_SIZES, FIGURES[1:])}
 
     def of_table(table: Source) -> pd.DataFrame | None:
         if table.kind == "tau_intervals" and batches_of(study, table) == 1:
             return None  # runs of one step measure startup
-        sql, names = asked[table.kind]
-        found = _runs_of(study, table, sql, *names)
+        found = _runs_of(study, table, _SUMMED[table.kind])
         return found.assign(world_size=found["nodes"] * found["gpus_per_node"])
 
     runs += [found for _, found in study.each(study.of_kind("tau_intervals", "tau_atomics"), of_table)]
@@ -339,8 +327,8 @@ def messages(study: Study) -> pd.DataFrame:
     if every.empty:
         raise UserError(f"{study.path} holds no MPI function and no message size")
     every = every.reindex(columns=[*named, "world_size", *FIGURES])
-    key = _as_one(every[named])
-    rows = every.loc[~key.duplicated(), [*named, "world_size"]].set_axis(key[~key.duplicated()])
+    key = _group(every[named])
+    rows = every.loc[~key.duplicated(), [*named, "world_size"]].reset_index(drop=True)
     groups = every[list(FIGURES)].astype(float).groupby(key)
     rows["run"] = rows.get("job")
     rows["runs"] = groups.count().max(axis=1)
@@ -349,7 +337,7 @@ def messages(study: Study) -> pd.DataFrame:
         several = groups[name].count() > 1  # of one run nobody knows how much runs differ
         rows[name] = centre[name]
         rows[f"{name}_low"], rows[f"{name}_high"] = low[name].where(several), high[name].where(several)
-    return in_order(rows.reset_index(drop=True), named)
+    return in_order(rows, named)
 
 
 def answer(study: Study) -> Answer:

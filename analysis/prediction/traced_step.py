@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.frames.anatomy import RunTrace, anatomy_of, trace_of
-from analysis.frames.kernel_sums import query_arrays
+from analysis.frames.kernel_sums import query
 from analysis.frames.steps import counted_steps, in_steps
 from analysis.frames.study import Source, Study, reading
 from analysis.measures.lateness import STRAGGLER, Lateness, judge, of_collectives
@@ -119,8 +119,8 @@ def _read(study: Study, source: Source) -> tuple[pd.DataFrame, Gradients | None,
         steps = tables.read(kernels.parent, "batches", schemas.TIMES_OF_BATCHES).to_pandas()
     steps = steps[steps["attributed"].eq(True)].sort_values("batch_index", kind="stable")
     steps = steps[in_steps(steps["batch_index"].to_numpy(), counted.steps if counted else None)]
-    ends = pd.DataFrame(query_arrays(study, source, _READY, kernels=[kernels]))
-    names = query_arrays(study, source, _ALLREDUCE_NAMES, kernels=source.tables("kernels"))
+    ends = query(study, source, _READY, kernels=[kernels])
+    names = query(study, source, _ALLREDUCE_NAMES, kernels=source.tables("kernels"))
     gradients = None
     if source.manifest and source.manifest.ranks and source.manifest.ranks[0].gradient_elements:
         ends = ends.merge(steps.assign(begin=_backward_begin(steps)), on="batch_index")
