@@ -8,12 +8,12 @@ in every event, so they are larger and slower to open.
 
 import argparse
 import gzip
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FILE = "trace.pftrace.gz"
 MOST_KERNELS = 1_000_000  # drawn without being asked: 20 s, and what a browser opens
@@ -24,6 +24,7 @@ _WORDS = {
     "argument": "debug_annotation_names",
     "text": "debug_annotation_string_values",
 }  # of InternedData
+_PLAIN, _CODED = ("track", "start_ns", "end_ns", "flow"), ("name", "category")  # columns of slices
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -32,76 +33,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batches", metavar="N[-M]", help=f"steps to draw [all, for up to {MOST_KERNELS:,} kernels]"
     )
-
-
-@dataclass(frozen=True)
-class Words:
-    """A column of text: a place in ``texts`` for each row, -1 where it has none."""
-
-    codes: np.ndarray
-    texts: Sequence[str]
-
-    @classmethod
-    def same(cls, word: str, rows: int) -> "Words":
-        return cls(np.zeros(rows, np.int32), [word])
-
-    @classmethod
-    def of_column(cls, column: pa.ChunkedArray) -> "Words":
-        """From an encoded column of a table."""
-        whole = column.unify_dictionaries().combine_chunks()
-        if isinstance(whole, pa.ChunkedArray):  # of no rows
-            return cls(np.zeros(0, np.int32), [])
-        codes = whole.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        return cls(codes.astype(np.int32), whole.dictionary.to_pylist())
-
-    def equal(self, word: str) -> np.ndarray:
-        """Which rows are this word."""
-        return np.isin(self.codes, [code for code, text in enumerate(self.texts) if text == word])
-
-    def at(self, rows: np.ndarray) -> np.ndarray:
-        """The texts of rows as objects, None where there is none; a row below 0 has none."""
-        texts = np.array([*self.texts, None], dtype=object)
-        return texts[np.append(self.codes, -1)[rows]]
-
-    def only(self, rows: np.ndarray) -> "Words":
-        return Words(self.codes[rows], self.texts)
-
-
-@dataclass(frozen=True)
-class Slices:
-    """What happened on some tracks; arrays have one element a slice.
-
-    On one track slices are in the order of time and do not overlap; tracks may alternate.
-
-    Attributes:
-        track: as :meth:`TraceWriter.track` numbered it.
-        start_ns, end_ns: since the epoch, end >= start >= 0; None for ends: instants.
-        arguments: what is shown of a selected slice; of numbers NaN is absent, integers are shown whole.
-        flow: slices with the same number, 0 is none, are joined by arrows in the order of time.
-    """
-
-    track: np.ndarray
-    start_ns: np.ndarray
-    end_ns: np.ndarray | None
-    name: Words
-    category: Words | None = None
-    arguments: dict[str, Words | np.ndarray] = field(default_factory=dict)
-    flow: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
-    def only(self, rows: np.ndarray) -> "Slices":
-        """The slices at ``rows``: indices, or a mask."""
-
-        def at_rows(value: Any) -> Any:
-            if value is None:
-                return None
-            if isinstance(value, dict):
-                return {name: at_rows(column) for name, column in value.items()}
-            return value.only(rows) if isinstance(value, Words) else value[rows]
-
-        return Slices(**{name: at_rows(value) for name, value in vars(self).items()})
 
 
 class TraceWriter:
@@ -143,7 +74,7 @@ class TraceWriter:
         return self._tracks
 
     def track(self, parent: int | None, name: str) -> int:
-        """A track for slices; the number by which :class:`Slices` call it."""
+        """A track for slices; the number by which slices call it."""
         descriptor = self._descriptor()
         descriptor.name = name
         descriptor.sibling_order_rank = self._tracks - 1
@@ -151,19 +82,23 @@ class TraceWriter:
             descriptor.parent_uuid = parent
         return self._tracks
 
-    def slices(self, slices: Slices) -> None:
-        """Add slices; see :class:`Slices` for their order."""
+    def slices(self, slices: "pd.DataFrame") -> None:
+        """Add slices, in the order of time on each track; there they do not overlap.
+
+        Args:
+            slices: a row each. Columns: ``track`` as :meth:`track` numbered it; ``start_ns`` and ``end_ns``
+                since the epoch (without ends: instants); ``name`` and, where known, ``category`` (both
+                categorical) and ``flow``: slices with the same number (0: none) are joined by arrows in the
+                order of time. All others are shown of a selected slice; NaN and integers below 0 are not.
+        """
         event = self._schema.TrackEvent
-        kind = event.TYPE_INSTANT if slices.end_ns is None else event.TYPE_SLICE_BEGIN
+        kind = event.TYPE_SLICE_BEGIN if "end_ns" in slices else event.TYPE_INSTANT
         absent = [None] * len(slices)
-        ends = absent if slices.end_ns is None else slices.end_ns.tolist()
-        categories = absent if slices.category is None else self._numbers("category", slices.category)
-        flows = absent if slices.flow is None else slices.flow.tolist()
-        arguments = [self._argument(name, values) for name, values in slices.arguments.items()]
-        columns = (slices.track.tolist(), slices.start_ns.tolist(), ends, self._numbers("name", slices.name))
-        for row, (track, start, end, name, category, flow) in enumerate(
-            zip(*columns, categories, flows, strict=True)
-        ):
+        known = {name: slices[name].tolist() for name in _PLAIN if name in slices}
+        known |= {name: self._numbers(name, slices[name]) for name in _CODED if name in slices}
+        arguments = [self._argument(str(name), slices[name]) for name in slices if name not in known]
+        columns = [known.get(name, absent) for name in (*_PLAIN, *_CODED)]
+        for row, (track, start, end, flow, name, category) in enumerate(zip(*columns, strict=True)):
             begun = self._event(start, kind, track)
             if name:
                 begun.name_iid = name
@@ -200,21 +135,22 @@ class TraceWriter:
         event.track_uuid = track
         return event
 
-    def _argument(self, name: str, values: Words | np.ndarray) -> tuple[int, str, list[Any]]:
+    def _argument(self, name: str, values: "pd.Series") -> tuple[int, str, list[Any]]:
         """(the number of its name, the field of its values, the values: None where there is none)."""
         number = self._number("argument", name)
-        if isinstance(values, Words):
+        if values.dtype == "category":
             return number, "string_value_iid", [one or None for one in self._numbers("text", values)]
         if values.dtype.kind == "f":
             return number, "double_value", [None if one != one else one for one in values.tolist()]
         return number, "int_value", [one if one >= 0 else None for one in values.tolist()]
 
-    def _numbers(self, kind: str, words: Words) -> list[int]:
+    def _numbers(self, kind: str, words: "pd.Series") -> list[int]:
         """The number of each row's word; 0 where it has none."""
-        numbers = np.zeros(len(words.texts) + 1, np.int64)  # one more: -1 is the last
-        for code in np.unique(words.codes[words.codes >= 0]).tolist():
-            numbers[code] = self._number(kind, words.texts[code])
-        return numbers[words.codes].tolist()
+        codes, texts = words.cat.codes.to_numpy(), words.cat.categories
+        numbers = np.zeros(len(texts) + 1, np.int64)  # one more: -1 is the last
+        for code in np.unique(codes[codes >= 0]).tolist():
+            numbers[code] = self._number(kind, texts[code])
+        return numbers[codes].tolist()
 
     def _number(self, kind: str, word: str) -> int:
         """The number of a word; a new one is written."""

@@ -303,6 +303,12 @@ def _paths(ranks: Sequence[Recorded], clocks: Sequence[Clock], collectives: Sequ
         yield path, _pieces(path, ranks, clocks, group)
 
 
+def _texts_at(texts: pd.Series, rows: np.ndarray) -> np.ndarray:
+    """The texts at some rows; None where there is none, or a row is below 0."""
+    found = texts.reindex(rows).astype(object)
+    return found.where(found.notna(), None).to_numpy()
+
+
 def _pieces(
     path: CriticalPath, ranks: Sequence[Recorded], clocks: Sequence[Clock], group: Group
 ) -> pd.DataFrame:
@@ -316,8 +322,8 @@ def _pieces(
         start[mine] = begin + clocks[place].ahead_ns(begin)
         waits, row = activities.kind[which] == WAIT, activities.row[which]
         for name, of_pieces in texts.items():
-            of_pieces[mine] = recorded.texts[name].at(np.where(waits, -1, row))
-        calls = recorded.wait_names.at(np.where(waits, row, -1))
+            of_pieces[mine] = _texts_at(recorded.texts[name], np.where(waits, -1, row))
+        calls = _texts_at(recorded.wait_names, np.where(waits, row, -1))
         texts["short_name"][mine] = np.where(waits, calls, texts["short_name"][mine])
     return pd.DataFrame({
         "step": path.batch_index,

@@ -6,7 +6,6 @@ another track of the same name, which Perfetto merges with the first.
 
 import gzip
 import heapq
-import math
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from analysis.display.perfetto import MOST_KERNELS, Slices, TraceWriter, Words
+from analysis.display.perfetto import MOST_KERNELS, TraceWriter
 from analysis.frames.anatomy import in_time, timed, trace_of
 from analysis.frames.divide import STAGES, edges_of
 from analysis.frames.matching import Clock
@@ -44,12 +43,8 @@ MARKER_COLUMNS = ("name", "kind", "start_ns", "end_ns", "thread")
 _KINDS = ("", "communication", "loader")  # of tracks: kernels of the model, and what has tracks of its own
 
 
-@dataclass(frozen=True)
-class Tracks:
-    """Slices, and the names of the tracks that their ``track`` counts from 0."""
-
-    names: list[str]
-    slices: Slices
+# The names of the tracks that their column ``track`` counts from 0, and slices (:meth:`TraceWriter.slices`).
+Tracks = tuple[list[str], pd.DataFrame]
 
 
 def of_batches(table: pa.Table) -> tuple[Tracks, Tracks]:
@@ -57,102 +52,90 @@ def of_batches(table: pa.Table) -> tuple[Tracks, Tracks]:
 
     Of a trace the images are not known, and of some batches the stages are not.
     """
-    unknown = {"images": -1, "loss": math.nan, **dict.fromkeys([f"{stage}_ns" for stage in STAGES[:-1]], -1)}
-    column = {
-        name: (table[name].fill_null(unknown[name]) if name in unknown else table[name]).to_numpy()
-        for name in BATCH_COLUMNS
-    }
-    index, start, end = (column[name] for name in ("batch_index", "start_ns", "end_ns"))
-    rows = len(index)
-    names = Words(np.arange(rows, dtype=np.int32), [f"step {number}" for number in index])
-    recorded = Words(column["attributed"].astype(np.int32), ["step", "recorded step"])
-    arguments = {"images": column["images"].astype(np.int64), "loss": column["loss"].astype(float)}
-    batches = Slices(np.zeros(rows, np.int32), start, end, names, recorded, arguments)
-    staged = column["load_ns"] >= 0
-    edges = edges_of({name: values[staged] for name, values in column.items()})
-    rows, count = int(staged.sum()), len(STAGES)
-    names = Words(np.tile(np.arange(count, dtype=np.int32), rows), STAGES)
-    stages = Slices(
-        np.zeros(rows * count, np.int32), edges[:, :-1].ravel(), edges[:, 1:].ravel(), names,
-        Words.same("stage", rows * count), {"step": np.repeat(index[staged], count).astype(np.int64)},
-    )  # fmt: skip
-    return Tracks(["steps"], batches), Tracks(["stages"], stages)
+    rows = table.to_pandas()
+    batches = rows[["start_ns", "end_ns"]].assign(
+        track=0,
+        name="step " + rows["batch_index"].astype(str),
+        category=np.where(rows["attributed"], "recorded step", "step"),
+        images=rows["images"].fillna(-1).astype(np.int64),
+        loss=rows["loss"].astype(float),
+    )
+    staged = rows[rows["load_ns"].notna()].drop(columns=["images", "loss"]).astype(np.int64)
+    edges = edges_of({str(name): staged[name].to_numpy() for name in staged})
+    stages = pd.DataFrame({
+        "start_ns": edges[:, :-1].ravel(), "end_ns": edges[:, 1:].ravel(), "track": 0,
+        "name": np.tile(STAGES, len(staged)), "category": "stage",
+        "step": np.repeat(staged["batch_index"].to_numpy(), len(STAGES)),
+    })  # fmt: skip
+    return (["steps"], _coded(batches)), (["stages"], _coded(stages))
+
+
+def _coded(slices: pd.DataFrame) -> pd.DataFrame:
+    """Texts as categories."""
+    return slices.astype(dict.fromkeys(slices.select_dtypes(["object", "string"]), "category"))
 
 
 def of_markers(table: pa.Table) -> tuple[Tracks, Tracks]:
     """The ranges of a rank's ``markers`` table, and its marks."""
-    is_range = Words.of_column(table["kind"]).equal("range")
-    names, ranges = _of_threads(table, is_range, "ranges")
-    marked, marks = _of_threads(table, ~is_range, "marks")
-    return _in_lanes(names, ranges), Tracks(marked, replace(marks, end_ns=None))
+    rows = table.to_pandas()
+    is_range = rows.pop("kind") == "range"
+    marked, marks = _of_threads(rows[~is_range], "marks")
+    return _in_lanes(*_of_threads(rows[is_range], "ranges")), (marked, marks.drop(columns="end_ns"))
 
 
-def _of_threads(table: pa.Table, rows: np.ndarray, what: str) -> tuple[list[str], Slices]:
-    """These rows, in order by thread and start; and the names of the threads' tracks."""
-    start, end, thread = (table[name].to_numpy()[rows] for name in ("start_ns", "end_ns", "thread"))
-    threads, track = np.unique(thread, return_inverse=True)
-    order = np.lexsort((-end, start, track))
-    words = Words.of_column(table["name"]).only(rows).only(order)
-    slices = Slices(track[order], start[order], np.maximum(start, end)[order], words)
-    return [f"{what} · thread {number:g}" for number in threads], slices
+def _of_threads(rows: pd.DataFrame, what: str) -> Tracks:
+    threads, track = np.unique(rows["thread"], return_inverse=True)
+    end = rows[["start_ns", "end_ns"]].max(axis=1).astype(np.int64)
+    slices = rows[["start_ns", "name"]].assign(track=track, end_ns=end)
+    return [f"{what} · thread {number:g}" for number in threads], _in_order(slices)
 
 
-def of_kernels(table: pa.Table, flow: np.ndarray | None = None) -> Tracks:
+def of_kernels(rows: pd.DataFrame) -> Tracks:
     """A rank's device activities (of a CPU, operators), from :data:`KERNEL_COLUMNS` of its ``kernels`` table.
 
     Args:
-        table: of kernels that have a place in time.
-        flow: of each the number that a collective has on all ranks, which arrows join; 0: none.
+        rows: of kernels that have a place in time; with ``flow``, if their collectives are known.
     """
-    text = {name: Words.of_column(table[name]) for name in _TEXT}
-    number = {name: _integers(table[name]) for name in ("batch_index", "device", "stream", "flops", "bytes")}
-    start = table["start_ns"].to_numpy()
-    end = start + table["duration_ns"].to_numpy()
-    loader = text["class"].equal("loader") | text["direction"].equal("loader")
-    kind = np.where(loader, 2, np.where(text["class"].equal("communication"), 1, 0))  # of _KINDS
-    keys = ["kind", "device", "stream"]
-    streams = pd.DataFrame({"kind": kind, "device": number["device"], "stream": number["stream"]})
-    track = streams.groupby(keys).ngroup().to_numpy()
-    used = streams.drop_duplicates().sort_values(keys)
-    arguments: dict[str, Words | np.ndarray] = {
-        **{name: text[name] for name in ("direction", "layer", "operator")}, "kernel": text["name"],
-        **{name: number[name] for name in ("flops", "bytes")}, "step": number["batch_index"],
-    }  # fmt: skip
-    slices = Slices(track, start, end, text["short_name"], text["class"], arguments, flow)
-    ordered = slices.only(np.lexsort((-end, start, track)))
+    for name in ("batch_index", "device", "stream", "flops", "bytes"):
+        numbers = np.nan_to_num(rows[name].astype(float), nan=-1, posinf=-1, neginf=-1)
+        rows[name] = np.rint(numbers).astype(np.int64)
+    loader = (rows["class"] == "loader") | (rows["direction"] == "loader")
+    kind = np.where(loader, 2, np.where(rows["class"] == "communication", 1, 0))  # of _KINDS
+    streams = rows[["device", "stream"]].assign(kind=kind)[["kind", "device", "stream"]]
     names = []  # GPU 0 · stream 7, communication · thread 12
-    for of_kind, device, stream in used.itertuples(index=False):
+    for of_kind, device, stream in sorted(streams.drop_duplicates().itertuples(index=False, name=None)):
         name = _KINDS[of_kind] or (f"GPU {device}" if device >= 0 else "host")
         names.append(f"{name} · {'stream' if device >= 0 else 'thread'} {stream}" if stream >= 0 else name)
-    return _in_lanes(names, ordered)
+    slices = rows.drop(columns=["device", "stream", "duration_ns"]).assign(
+        track=streams.groupby(list(streams)).ngroup(), end_ns=rows["start_ns"] + rows["duration_ns"]
+    )
+    shown = {"name": "kernel", "short_name": "name", "class": "category", "batch_index": "step"}
+    return _in_lanes(names, _in_order(slices.rename(columns=shown)))
 
 
 def of_path(pieces: pd.DataFrame) -> Tracks:
     """The pieces of critical paths that are of a rank."""
     pieces = pieces.sort_values("start_ns", kind="stable")
-    start, lasts = pieces["start_ns"].to_numpy(), pieces["duration_ns"].to_numpy()
     # Where clocks drift, a piece may overlap the next by a nanosecond of rounding.
-    reach = np.maximum.accumulate(start + lasts)
-    start = np.maximum(start, np.append(start[:1], reach[:-1]))
-    text = {
-        name: Words(codes.astype(np.int32), list(known))
-        for name in ("part", "kernel", "operator", "layer")
-        for codes, known in [pd.factorize(pieces[name])]
-    }
-    slices = Slices(
-        np.zeros(len(pieces), np.int32), start, reach, text.pop("part"),
-        Words.same("critical path", len(pieces)), {**text, "step": pieces["step"].to_numpy()},
-    )  # fmt: skip
-    return Tracks(["critical path"], slices)
+    reach = (pieces["start_ns"] + pieces["duration_ns"]).cummax()
+    start = np.maximum(pieces["start_ns"], reach.shift(fill_value=pieces["start_ns"].iloc[0]))
+    slices = pieces[["kernel", "operator", "layer", "step"]].assign(
+        track=0, start_ns=start, end_ns=reach, name=pieces["part"], category="critical path"
+    )
+    return ["critical path"], _coded(slices)
 
 
-def _in_lanes(names: Sequence[str], slices: Slices) -> Tracks:
+def _in_order(slices: pd.DataFrame) -> pd.DataFrame:
+    """By track and start; of those that start together the longest first."""
+    return slices.iloc[np.lexsort((-slices["end_ns"], slices["start_ns"], slices["track"]))]
+
+
+def _in_lanes(names: Sequence[str], slices: pd.DataFrame) -> Tracks:
     """Slices that are in order by track and start, with a further track for what overlaps."""
-    assert slices.end_ns is not None
-    lane = lanes(slices.track, slices.start_ns, slices.end_ns)
+    lane = lanes(*(slices[name].to_numpy() for name in ("track", "start_ns", "end_ns")))
     deepest = int(lane.max(initial=0)) + 1
-    used, track = np.unique(slices.track * deepest + lane, return_inverse=True)
-    return Tracks([names[key // deepest] for key in used], replace(slices, track=track))
+    used, track = np.unique(slices["track"] * deepest + lane, return_inverse=True)
+    return [names[key // deepest] for key in used], slices.assign(track=track)
 
 
 def lanes(track: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
@@ -173,14 +156,6 @@ def lanes(track: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.nda
             heapq.heappush(busy, (int(end_ns[place]), free))
             lane[place] = free
     return lane
-
-
-def _integers(column: pa.ChunkedArray) -> np.ndarray:
-    """Whole numbers; -1 where there is none."""
-    values = column.fill_null(-1).to_numpy()
-    if values.dtype.kind == "f":
-        values = np.rint(np.where(np.isfinite(values), values, -1))
-    return values.astype(np.int64)
 
 
 # --- writing ------------------------------------------------------------------------------------------
@@ -225,16 +200,16 @@ class _Rank:
     clock: Clock = field(default_factory=Clock)
     calls: np.ndarray | None = None
 
-    def flow(self, kernels: pa.Table) -> np.ndarray | None:
-        """The number of each kernel that is a collective of a recorded step, 0 of others."""
+    def with_flow(self, kernels: pd.DataFrame) -> pd.DataFrame:
+        """Kernels with the number of each collective of a recorded step, 0 of others, if these are known."""
         if self.calls is None:
-            return None
+            return kernels
         recorded = self.batches.filter(pc.and_(self.batches["attributed"], timed(self.batches)))
-        inside = pc.is_in(kernels["batch_index"], recorded["batch_index"].combine_chunks()).to_numpy()
-        rows = np.flatnonzero(inside & Words.of_column(kernels["class"]).equal("communication"))
-        numbers = np.zeros(len(kernels), np.uint64)
+        inside = kernels["batch_index"].isin(recorded["batch_index"].to_numpy())
+        rows = np.flatnonzero(inside & (kernels["class"] == "communication"))
+        numbers = np.zeros(len(kernels), np.int64)
         numbers[rows[np.argsort(kernels["start_ns"].to_numpy()[rows], kind="stable")]] = self.calls
-        return numbers
+        return kernels.assign(flow=numbers)
 
     def limits(self, span: Span | None) -> tuple[int, int]:
         """When its steps of a span begin and end, on its own clock; (0, 0) if it has none of them."""
@@ -281,19 +256,15 @@ def _write(study: Study, source: Source, timeline: Written, trace: TraceWriter, 
     pieces = dict(list(paths.pieces.groupby("rank"))) if paths and len(paths.pieces) else {}
     for rank, (low, high) in zip(ranks, limits, strict=True):
         process = trace.process(rank.number, _name(source, rank.number))
-        for what, tracks in _of_rank(rank, pieces.get(rank.number), timeline):
-            slices = tracks.slices
+        for what, (names, slices) in _of_rank(rank, pieces.get(rank.number), timeline):
             if span is not None:
-                slices = slices.only((slices.start_ns >= low) & (slices.start_ns < high))
+                slices = slices[(slices["start_ns"] >= low) & (slices["start_ns"] < high)]
             # On those of the named tracks that have any, at times of the common clock.
-            used = set(slices.track.tolist())
-            numbers = [
-                trace.track(process, name) if place in used else 0 for place, name in enumerate(tracks.names)
-            ]
-            start = rank.clock.to_reference(slices.start_ns)
-            end = None if slices.end_ns is None else rank.clock.to_reference(slices.end_ns)
-            track = np.array(numbers, np.int64)[slices.track]
-            trace.slices(replace(slices, track=track, start_ns=start, end_ns=end))
+            used = set(slices["track"])
+            numbers = [trace.track(process, name) if place in used else 0 for place, name in enumerate(names)]
+            times = [name for name in ("start_ns", "end_ns") if name in slices]
+            aligned = {name: rank.clock.to_reference(slices[name].to_numpy()) for name in times}
+            trace.slices(slices.assign(track=np.array(numbers, np.int64)[slices["track"]], **aligned))
             timeline.slices[what] = timeline.slices.get(what, 0) + len(slices)
 
 
@@ -350,7 +321,7 @@ def _of_rank(rank: _Rank, pieces: pd.DataFrame | None, timeline: Written) -> Ite
             placed, _ = in_time(kernels)
             if untimed := len(kernels) - len(placed):
                 timeline.note("rows_left_out", rank.number, n=untimed, what="kernels")
-            yield "kernels", of_kernels(placed, rank.flow(placed))
+            yield "kernels", of_kernels(rank.with_flow(placed.to_pandas()))
 
 
 def _read(

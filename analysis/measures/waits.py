@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analysis.display.perfetto import Words
 from analysis.frames.anatomy import in_time, timed
 from analysis.frames.divide import Intervals, covered
 from analysis.frames.study import Source, reading
@@ -37,7 +37,7 @@ class Recorded:
         batches: ``batch_index, start_ns, end_ns, load_ns`` of these steps, in order.
         kernels: numbers of :data:`COLUMNS` by name, -1 where they are not recorded.
         kind: the kernel's class, a number of ``CLASSES``.
-        texts: :data:`TEXTS` by name.
+        texts: :data:`TEXTS` of the kernels.
         waits: calls that waited for a device: ``start_ns, end_ns, thread``.
         wait_names: of these.
         calls: rows of the kernels that are collectives of attributed batches, in order of their start.
@@ -49,9 +49,9 @@ class Recorded:
     batches: dict[str, np.ndarray]
     kernels: dict[str, np.ndarray]
     kind: np.ndarray
-    texts: dict[str, Words]
+    texts: pd.DataFrame
     waits: dict[str, np.ndarray]
-    wait_names: Words
+    wait_names: pd.Series
     calls: np.ndarray
     first_call: int
     calls_timed: bool
@@ -98,9 +98,9 @@ def read_rank(source: Source, directory: Path, batches: pa.Table, steps: Sequenc
         {name: _numbers(batches, name) for name in ("batch_index", "start_ns", "end_ns", "load_ns")},
         {name: _numbers(kernels, name) for name in numbers},
         _classes(kernels),
-        {name: Words.of_column(kernels[name]) for name in TEXTS},
+        kernels.select(list(TEXTS)).to_pandas(),
         {name: _numbers(waits, name) for name in ("start_ns", "end_ns", "thread")},
-        Words.of_column(waits["name"]),
+        waits["name"].to_pandas(),
         calls[np.argsort(kernels["start_ns"].to_numpy()[calls], kind="stable")],
         first_call,
         calls_timed=kernels["launch_end_ns"].null_count < len(kernels),
@@ -112,10 +112,10 @@ def _numbers(table: pa.Table, name: str) -> np.ndarray:
 
 
 def _classes(kernels: pa.Table) -> np.ndarray:
-    words = Words.of_column(kernels["class"])
+    classes = kernels["class"].to_pandas().cat
     numbers = {name: number for number, name in enumerate(CLASSES)}
     other = numbers["other"]
-    return np.array([*(numbers.get(name, other) for name in words.texts), other])[words.codes]
+    return np.array([*(numbers.get(name, other) for name in classes.categories), other])[classes.codes]
 
 
 # What an activity is: a call that launches, one that waits for a device, an operator of a CPU, a kernel.
@@ -165,7 +165,7 @@ def activities_of(recorded: Recorded) -> Activities:
     thread = np.concatenate([kernels["stream"], calls[1], waits["thread"]])
     # Threads that launched nothing but what readies the next batch.
     loads, thread_of = (
-        recorded.texts["direction"].equal("loader")[launched],
+        recorded.texts["direction"].eq("loader").to_numpy()[launched],
         kernels["launch_thread"][launched],
     )
     loaders = np.setdiff1d(thread_of[loads], thread_of[~loads])

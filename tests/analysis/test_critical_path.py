@@ -3,11 +3,11 @@
 from collections.abc import Generator, Sequence
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.display.perfetto import Words
 from analysis.frames.load import load
 from analysis.frames.matching import Clock, Shared
 from analysis.measures import critical_path
@@ -121,9 +121,9 @@ def recording(
         {name: np.array([value]) for name, value in {"batch_index": 0, **times}.items()},
         kernels | columns,
         kind,
-        dict.fromkeys(("short_name", "operator", "layer", "direction"), Words(np.full(len(kind), -1), [])),
+        pd.DataFrame(None, range(len(kind)), ["short_name", "operator", "layer", "direction"]),
         {"start_ns": waits[:, 0], "end_ns": waits[:, 1], "thread": np.ones(len(waits), np.int64)},
-        Words(np.zeros(len(waits), np.int64), ["cudaStreamSynchronize"]),
+        pd.Series("cudaStreamSynchronize", range(len(waits))),
         np.flatnonzero(kind == COMMUNICATION),
         0,
         calls_timed=bool((columns["launch_end_ns"] >= 0).any()),

@@ -8,13 +8,14 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2
 
-from analysis.display.perfetto import FILE, Slices, TraceWriter, Words
+from analysis.display.perfetto import FILE, TraceWriter
 from analysis.frames.load import load
 from analysis.frames.matching import Clock
 from analysis.measures import timeline
@@ -252,12 +253,12 @@ def test_what_is_written_is_read_back():
     """Names, times and numbers, absent ones too, by the published schema."""
     file = io.BytesIO()
     writer = TraceWriter(file)
-    words = Words(np.array([0, -1, 1, 0], np.int32), ["<\0 \u00e9", ""])
+    words = ["<\0 \u00e9", None, "", "<\0 \u00e9"]
     start, sizes = np.array([5, 7, 2**62, 2**62 + 1]), np.array([0, -1, 2**62, 1])
     loss = np.array([0.5, np.nan, -np.inf, 1e300])
-    track = np.full(4, writer.track(None, "here"))
-    arguments = {"word": words, "bytes": sizes, "loss": loss}
-    writer.slices(Slices(track, start, start + 1, words, words, arguments))
+    times = {"track": writer.track(None, "here"), "start_ns": start, "end_ns": start + 1}
+    coded = dict.fromkeys(("name", "category", "word"), pd.Categorical(words))
+    writer.slices(pd.DataFrame({**times, **coded, "bytes": sizes, "loss": loss}))
     writer.finish()
     trace = perfetto_trace_pb2.Trace.FromString(file.getvalue())
     numbered = {(of.name, value.iid): value.str.decode() if hasattr(value, "str") else value.name
@@ -266,7 +267,7 @@ def test_what_is_written_is_read_back():
     events = [packet for packet in trace.packet if packet.HasField("track_event")]
     assert [packet.timestamp for packet in events[::2]] == start.tolist()
     assert [packet.timestamp for packet in events[1::2]] == (start + 1).tolist()
-    for row, word in enumerate(words.at(np.arange(4))):
+    for row, word in enumerate(words):
         event = events[2 * row].track_event
         assert numbered.get(("event_names", event.name_iid)) == word
         categories = [numbered["event_categories", iid] for iid in event.category_iids]
