@@ -61,7 +61,7 @@ def untimed_launches(study: Study, source: Source) -> int:
     """How many launches of a run have no duration, or one below 0: nobody counts these."""
     sql = f"select count(*) from {PLAIN} where duration_ns is null or duration_ns < 0"
     kernels = source.tables("kernels")
-    return int(query(study, source, sql, kernels=kernels).iat[0, 0]) if kernels else 0
+    return int(query(study, source, sql, kernels=kernels).to_numpy()[0, 0]) if kernels else 0
 
 
 PLAIN = "read_parquet($kernels)"

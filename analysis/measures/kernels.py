@@ -198,7 +198,7 @@ def side_of(
     if direction is None and source.tables("batches") and len(kernels):
         steps = anatomy.means(anatomy_frame(study, [source]))
         unplaced = study.use(source, lambda one: query(study, one, _UNPLACED, kernels=one.tables("kernels")))
-        if len(steps) and unplaced is not None and unplaced.iat[0, 0] == 0:
+        if len(steps) and unplaced is not None and not unplaced.to_numpy().any():
             wall_ms, idle_ms, waits_ms = steps[["wall_ms", "idle_ms", "loader_wait_ms"]].iloc[0]
             return Side(kernels, wall_ms, wall_ms - idle_ms - waits_ms)
     return Side(kernels)

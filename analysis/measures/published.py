@@ -306,16 +306,16 @@ select sum(ns) filter (flops <> 0) as named, sum(ns) as ns from names
 def _by_name(study: Study, runs: Sequence[Source]) -> tuple[list[float], list[float]]:
     cost = costs(study, runs)
 
-    def by_name(source: Source) -> pd.DataFrame:
+    def by_name(source: Source) -> np.ndarray:
         sql = _NAMES.format(launches=relation(study, source))
-        return query(study, source, sql, kernels=source.tables("kernels"))
+        return query(study, source, sql, kernels=source.tables("kernels")).fillna(0.0).to_numpy()
 
     by_launch = 100 * cost["counted_ns"] / cost["kernel_ns"]
     counted = [source for source in runs if source.id in cost.index]
     found = [
-        (100 * sums["named"].fillna(0).iat[0] / sums["ns"].iat[0], by_launch[one.id])
-        for one, sums in study.each(counted, by_name)
-        if sums["ns"].iat[0] > 0
+        (100 * float(named) / float(ns), by_launch[one.id])
+        for one, ((named, ns),) in study.each(counted, by_name)
+        if ns > 0
     ]
     return [before for before, _ in found], [after for _, after in found]
 

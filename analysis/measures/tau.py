@@ -102,7 +102,7 @@ def batches_of(study: Study, table: Source) -> int:
     """
     if re.search(r"(?:^|[_.-])batch_?1(?![0-9])", table.id):
         return 1
-    return 1 if _query(study, table, _GATHERS)["calls"].iat[0] < BATCHES else BATCHES
+    return 1 if (_query(study, table, _GATHERS).to_numpy(float) < BATCHES).all() else BATCHES
 
 
 def applications(study: Study, rank_0_only: bool = False) -> pd.DataFrame:
