@@ -19,7 +19,6 @@ from analysis.display.plots import (
     PALETTE,
     SYMBOLS,
     Figure,
-    axis_end,
     axis_of_counts,
     beside_ticks,
     error_bars,
@@ -158,21 +157,19 @@ def _layout(
         for factor, some in ((encoding.columns, columns), (encoding.rows, rows))
     )
     grid = make_subplots(
-        len(rows), len(columns), column_titles=above,
+        len(rows), len(columns), shared_xaxes="all", shared_yaxes="all", column_titles=above,
         row_titles=beside, horizontal_spacing=_GAP, vertical_spacing=_GAP_BELOW,
     ).layout.to_plotly_json()  # fmt: skip
     whole = layout(title)
     whole["height"] += _ROW * (len(rows) - 1)
     whole["margin"] = {**whole["margin"], "r": whole["margin"]["r"] + _ROW_TITLE * bool(encoding.rows)}
     whole["annotations"] = [{**one, "font": {"size": 12}} for one in grid.get("annotations", ())]
-    for place, end in enumerate(["", *map(str, range(2, len(rows) * len(columns) + 1))]):
-        bottom, left = place // len(columns) == len(rows) - 1, place % len(columns) == 0
-        x, y = grid[f"xaxis{end}"], grid[f"yaxis{end}"]
-        titles = xaxis["title"] if bottom else None, beside_ticks(unit) if left else None
-        whole[f"xaxis{end}"] = {**xaxis, **x, "showticklabels": bottom, "title": titles[0]}
-        whole[f"yaxis{end}"] = {**y, "rangemode": "tozero", "showticklabels": left, "title": titles[1]}
-        for letter in "xy":  # all panels have one scale, whichever plotly's first is
-            whole[f"{letter}axis{end}"]["matches"] = letter if end else None
+    yaxis = {"title": beside_ticks(unit), "rangemode": "tozero"}
+    for key, axis in grid.items():
+        if "axis" in key:
+            common = dict(xaxis if key.startswith("x") else yaxis)
+            # Panels inside have no ticks.
+            whole[key] = {**common, **axis} | ({} if axis.get("showticklabels", True) else {"title": None})
     return whole
 
 
@@ -187,6 +184,8 @@ class Axes:
         x, x_title: a column of counts, and what is counted.
         y, unit: a column (with ``_low``, ``_high``, where an interval is known), and its unit.
         title: the chart's.
+        log: whether y has a logarithmic axis, as counts have, so that ideal scaling is straight.
+        ideal: whether ideal scaling is drawn: from the first point of each line, or else at 100 %.
     """
 
     x: str
@@ -194,11 +193,13 @@ class Axes:
     y: str
     unit: str
     title: str
+    log: bool = False
+    ideal: bool = False
 
 
 AGAINST_RANKS = ("world_size", "ranks")
-THROUGHPUT = Axes(*AGAINST_RANKS, "images_per_s", "images/s", "Throughput")
-EFFICIENCY = Axes(*AGAINST_RANKS, "scaling_efficiency_pct", "% of ideal", "Scaling efficiency")
+THROUGHPUT = Axes(*AGAINST_RANKS, "images_per_s", "images/s", "Throughput", log=True, ideal=True)
+EFFICIENCY = Axes(*AGAINST_RANKS, "scaling_efficiency_pct", "% of ideal", "Scaling efficiency", ideal=True)
 
 
 def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> Figure:
@@ -236,27 +237,24 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> F
         traces.append(_entry(name, encoding.dash, level, "legend2", look))
     counts = axis_of_counts(points[axes.x], axes.x_title)
     whole = _layout(axes.title, counts, axes.unit, facts, encoding, name)
-    yaxes = [whole[name] for name in whole if name.startswith("yaxis")]
     highest = max([points[axes.y].max(), *(y for trace in ideal for y in trace["y"])])
-    if (
-        axes.y == THROUGHPUT.y and points[axes.x].nunique() > 1
-    ):  # as its x axis, so that ideal scaling is straight
-        of_log = log_axis(axes.unit, points[axes.y].min(), highest)
-        del of_log["title"]  # only the panels on the left have it
-        for axis in yaxes:
-            axis |= of_log
-    elif top := axis_end(highest, points.get(f"{axes.y}_high", pd.Series(dtype=float))):
-        for axis in yaxes:
-            axis["range"] = [0, top]
-    if axes.y == EFFICIENCY.y:
-        for axis in yaxes:
-            axis |= {"tick0": 0, "dtick": 50}  # ticks at 0, 50 and 100 %
+    of_y: dict[str, Any] = {}
+    if axes.log and points[axes.x].nunique() > 1:
+        of_y = log_axis(axes.unit, points[axes.y].min(), highest)
+        del of_y["title"]  # only the panels on the left have it
+    elif axes.ideal:  # ticks at 0, 50 and 100 %; error bars may not make the points a line at zero
+        reach = points.get(f"{axes.y}_high", pd.Series(dtype=float)).astype(float)
+        most = max(highest, reach[np.isfinite(reach)].max() if len(reach) else 0.0)
+        of_y = {"tick0": 0, "dtick": 50, "range": [0, 1.1 * min(most, 2 * highest)]}
+    for key in (one for one in whole if one.startswith("yaxis")):
+        whole[key] |= of_y
     return {"data": [*traces, *ideal], "layout": whole}
 
 
 def _look(hue: int) -> dict[str, Any]:
-    marker = {"symbol": SYMBOLS[hue], "size": 8, "color": PALETTE[hue]}
-    return {"marker": marker, "line": {"color": PALETTE[hue], "width": 2}}
+    colour = PALETTE[hue % len(PALETTE)]
+    marker = {"symbol": SYMBOLS[hue % len(SYMBOLS)], "size": 8, "color": colour}
+    return {"marker": marker, "line": {"color": colour, "width": 2}}
 
 
 def _line(points: pd.DataFrame, axes: Axes, name: str, look: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -322,14 +320,15 @@ def _ideal(
 ) -> list[dict[str, Any]]:
     """What ideal scaling from the first point of each line would give."""
     look: dict[str, Any] = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
-    if axes.y == EFFICIENCY.y:
+    if axes.ideal and not axes.log:
         xs = sorted({x for trace in traces for x in trace["x"]})
         look |= {"name": "ideal", "line": {"dash": "dot", "color": GREY, "width": 1.5}}
         return [{"x": xs, "y": [100] * len(xs), **look, **on} for on in panels]
     drawn = [
-        trace for trace in traces if len(trace["x"]) > 1 and not {"band", "members"} & set(trace["meta"])
-    ]
-    if axes.y != THROUGHPUT.y or len(drawn) > _MOST_IDEAL * len(panels):
+        trace for trace in traces
+        if len(trace["x"]) > 1 and not {"band", "members"} & set(trace["meta"]) and trace["y"][0] is not None
+    ]  # fmt: skip
+    if not axes.ideal or len(drawn) > _MOST_IDEAL * len(panels):
         return []
     return [
         {
@@ -340,7 +339,6 @@ def _ideal(
             **look, **{key: trace[key] for key in ("xaxis", "yaxis", "meta", "legendgroup")},
         }
         for trace in drawn
-        if trace["y"][0] is not None
     ]  # fmt: skip
 
 

@@ -61,10 +61,7 @@ _LAYOUT: dict[str, Any] = {
     "height": 360,
     "hovermode": "closest",
 }
-_MOST_ABOVE = 2.0  # times the highest point, to which error bars stretch the axis
-_ROOM = 1.1  # of the highest point, where they would stretch it further
 _LONGEST_NAME = 48  # characters beside a bar
-CUT = "Error bars are cut at the upper edge."
 
 Figure = dict[str, Any]
 Values = Sequence | pd.Series
@@ -117,23 +114,6 @@ def error_bars(values: Values, low: Values, high: Values, width: int = 5) -> dic
     return {"type": "data", "symmetric": False, "thickness": 1.5, "width": width, **ends}
 
 
-def axis_end(highest: float, ends: pd.Series) -> float | None:
-    """Where a vertical axis ends if error bars would make the points a line at zero; None: they do not.
-
-    Args:
-        highest: point of the chart.
-        ends: of the error bars above; infinite or NaN where a point has none.
-    """
-    finite = ends.astype(float)
-    reach = finite[np.isfinite(finite)].max()  # NaN of none
-    return _ROOM * float(highest) if reach > _MOST_ABOVE * highest else None
-
-
-def is_cut(figure: Figure) -> bool:
-    """Whether some error bars end beyond the chart."""
-    return "range" in figure["layout"]["yaxis"]
-
-
 # --- lines ----------------------------------------------------------------------------------------------
 
 
@@ -160,117 +140,60 @@ def axis_of_counts(counts: pd.Series, what: str) -> dict[str, Any]:
     return axis
 
 
-def predictions(points: pd.DataFrame, title: str, unit: str = "rank") -> Figure:
-    """Images/s against ranks, measured and predicted, a line a label.
-
-    Args:
-        points: columns ``world_size, images_per_s`` (``_low``, ``_high``), ``label, facts``.
-        unit: what is counted: ``GPU`` or ``rank``.
-    """
-    traces = []
-    ordered = points.sort_values("world_size")
-    for index, (name, series) in enumerate(ordered.groupby("label", sort=False)):
-        trace = _line(
-            series, str(name), index, "world_size", "images_per_s", f"%{{x}} {unit}s: %{{y:.4g}} images/s"
-        )
-        low, high = series["images_per_s_low"], series["images_per_s_high"]
-        traces.append(trace | {"error_y": error_bars(series["images_per_s"], low, high)})
-    drawn = _lines(traces, points["world_size"], f"{unit}s", escaped(title), "images/s")
-    rates = points["images_per_s"]
-    drawn["layout"]["yaxis"] = log_axis("images/s", rates.min(), rates.max())
-    return drawn
-
-
-def shares(points: pd.DataFrame, unit: str = "GPU") -> Figure:
-    """Share of communication (drawn through) and of copies (dashed) against batch size, a line a label.
-
-    Args:
-        points: columns ``batch, communication_pct, copies_pct, label, facts``.
-        unit: of what the batch size is: ``GPU`` or ``rank``.
-    """
-    traces = [
-        _line(series, f"{name}: {part}", index, "batch", f"{part}_pct", "%{x}: %{y:.1f} %", dash)
-        for index, (name, series) in enumerate(points.sort_values("batch").groupby("label", sort=False))
-        for part, dash in (("communication", "solid"), ("copies", "dash"))
-    ]
-    title = "Communication and copies"
-    return _lines(traces, points["batch"], f"per-{unit} batch size, images", title, "% of time")
-
-
-def _lines(traces: list[dict[str, Any]], counts: pd.Series, what: str, title: str, unit: str) -> Figure:
-    yaxis = {"title": beside_ticks(unit), "rangemode": "tozero"}
-    axes = {"xaxis": axis_of_counts(counts, what), "yaxis": yaxis}
-    return {"data": traces, "layout": {**layout(title), **axes}}
-
-
-def _line(
-    series: pd.DataFrame, name: str, index: int, x: str, y: str, hover: str, dash: str = "solid"
-) -> dict[str, Any]:
-    """A line with marks in the look of the ``index``-th."""
-    colour = PALETTE[index % len(PALETTE)]
-    return {
-        "x": plain_numbers(series[x]),
-        "y": plain_numbers(series[y]),
-        "name": escaped(name),
-        "mode": "lines+markers",
-        "meta": series["facts"].iloc[0],
-        "marker": {"symbol": SYMBOLS[index % len(SYMBOLS)], "size": 9, "color": colour},
-        "line": {"color": colour, "width": 2, "dash": dash},
-        "hovertemplate": f"{escaped(name)}<br>{hover}<extra></extra>",
-    }
-
-
 # --- bars -----------------------------------------------------------------------------------------------
 
 
-def bars(traces: Sequence[dict[str, Any]], title: str, unit: str, order: Sequence[str]) -> Figure:
-    """A figure of horizontal bars, the first label on top; long labels are shortened beside them.
+def bars(
+    frame: pd.DataFrame,
+    colours: Mapping[str, str],
+    title: str,
+    unit: str,
+    hover: str,
+    names: Mapping[str, str] | None = None,
+) -> Figure:
+    """Horizontal bars, the first label on top, a series for each colour; what is below 0 goes to the left.
 
     Args:
-        traces: of :func:`bars_across`.
-        order: of the labels.
+        frame: a row a bar: ``label`` (long ones are shortened), ``series``, ``value`` (with ``low`` and
+            ``high``, where an interval is known), and ``facts``, which the filters look at, if they do.
+        colours: of series; those that are absent are left out.
+        hover: plotly's template of what a bar says under the mouse, below its label.
+        names: of series, if they are not called so.
     """
-    names = [escaped(name) for name in order]
-    labels = distinct(order, _LONGEST_NAME)
-    short = [escaped(labels[name]) for name in order]
-    yaxis = {"automargin": True, "autorange": "reversed", "tickvals": names, "ticktext": short}
-    if any(trace["y"] != names for trace in traces):
-        yaxis |= {"categoryorder": "array", "categoryarray": names}
-    return {
-        "data": list(traces),
-        "layout": {
-            **layout(title),
-            "height": 152 + 26 * max(len(names), 3),
-            "margin": {"l": 16, "r": 16, "t": 80, "b": 56},
-            "legend": _LAYOUT["legend"] | {"traceorder": "normal"},
-            "showlegend": True,  # of a single series, too
-            "barmode": "relative",
-            "xaxis": {"title": beside_ticks(unit), "rangemode": "tozero"},
-            "yaxis": yaxis,
+    traces = []
+    for series, colour in colours.items():
+        here = frame[frame["series"] == series]
+        if here.empty:
+            continue
+        trace: dict[str, Any] = {
+            "type": "bar", "orientation": "h", "name": escaped((names or {}).get(series, series)),
+            "y": [escaped(label) for label in here["label"]], "x": plain_numbers(here["value"]),
+            "marker": outlined(colour),
+            "hovertemplate": f"%{{y}}<br>%{{fullData.name}}: {hover}<extra></extra>",
+        }  # fmt: skip
+        if "low" in here and here["low"].notna().any():
+            trace["error_x"] = error_bars(here["value"], here["low"], here["high"], width=4)
+        traces.append(trace | ({"customdata": here["facts"].tolist()} if "facts" in here else {}))
+    shorter = distinct(frame["label"], _LONGEST_NAME)
+    labels = frame["label"].unique()
+    order = [escaped(label) for label in labels]
+    whole = {
+        **layout(title), "height": 152 + 26 * max(len(order), 3),
+        "margin": {"l": 16, "r": 16, "t": 80, "b": 56},
+        "legend": _LAYOUT["legend"] | {"traceorder": "normal"}, "showlegend": True,  # of a single series, too
+        "barmode": "relative", "xaxis": {"title": beside_ticks(unit), "rangemode": "tozero"},
+        "yaxis": {
+            "automargin": True, "autorange": "reversed", "categoryorder": "array", "categoryarray": order,
+            "tickvals": order,
+            "ticktext": [escaped(shorter[label]) for label in labels],
         },
-    }
+    }  # fmt: skip
+    return {"data": traces, "layout": whole}
 
 
 def outlined(colour: str) -> dict[str, Any]:
     """The marker of bars: pale ones stand out from the paper by their outline."""
     return {"color": colour, "line": _OUTLINE}
-
-
-def bars_across(name: str, labels: Iterable[str], values: Values, colour: str, hover: str) -> dict[str, Any]:
-    """A series of horizontal bars.
-
-    Args:
-        hover: plotly's template of what a bar says under the mouse, below its label.
-    """
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": escaped(name),
-        "y": [escaped(label) for label in labels],
-        "x": plain_numbers(values),
-        "marker": outlined(colour),
-        "hovertemplate": f"%{{y}}<br>{hover}<extra></extra>",
-    }
 
 
 def parts(
@@ -281,7 +204,7 @@ def parts(
     of: str = "ms per step",
     names: Mapping[str, str] | None = None,
 ) -> Figure:
-    """What each part of a batch takes, a bar a configuration; parts below 0 go to the left.
+    """What each part of a step takes, a bar a configuration.
 
     Args:
         points: columns ``<part>_<unit>`` for the keys of ``colours`` (those that are absent, or 0 everywhere,
@@ -290,66 +213,14 @@ def parts(
         unit, of: how columns end, and what the axis says.
         names: of parts, if they are not called so.
     """
-    labels, traces = points["label"].astype(str).tolist(), []
-    for part, colour in colours.items():
-        column, words = f"{part}_{unit}", (names or {}).get(part, part.replace("_", " "))
-        if column in points and is_drawn(points[column]):
-            trace = bars_across(words, labels, points[column], colour, f"{words}: %{{x:.1f}} {of}")
-            traces.append(trace | {"customdata": points["facts"].tolist()})
-    return bars(traces, title, of, labels)
+    named = {f"{part}_{unit}": part for part in colours if f"{part}_{unit}" in points}
+    named = {column: part for column, part in named.items() if is_drawn(points[column])}
+    ids = ["label", "facts"]
+    long = points[[*ids, *named]].rename(columns=named).melt(ids, var_name="series")
+    words = {part: (names or {}).get(part, part.replace("_", " ")) for part in colours}
+    return bars(long, colours, title, of, f"%{{x:.1f}} {of}", words)
 
 
 def class_colour(name: str) -> str:
     """Of a class of kernels."""
     return CLASS_COLOURS.get(name, WHITE)
-
-
-def kernels(top: pd.DataFrame, title: str) -> Figure:
-    """The kernels that take most time, longest on top.
-
-    Args:
-        top: columns ``short_name, class, ms_per_step``; the parts of a name stand in one bar.
-    """
-    whole = top.groupby("short_name", sort=False)["ms_per_step"].sum().sort_values(ascending=False)
-    traces = [
-        bars_across(
-            str(name), of["short_name"], of["ms_per_step"], class_colour(str(name)), "%{x:.2f} ms per step"
-        )
-        for name, of in top.groupby("class", sort=False)
-    ]
-    return bars(traces, title, "ms per step", list(whole.index))
-
-
-def changes(points: pd.DataFrame, colours: Mapping[str, str], title: str, names: Mapping[str, str]) -> Figure:
-    """By how much each configuration changed, a bar each with its interval, coloured by verdict.
-
-    Args:
-        points: columns ``configuration, effect_pct`` (``_low``, ``_high``), ``judged, facts``.
-        colours: verdict -> colour; names: what a verdict is called, if not so.
-    """
-    traces = []
-    for verdict, colour in colours.items():
-        here = points[points["judged"] == verdict]
-        if len(here):
-            values, name = here["effect_pct"], names.get(verdict, verdict)
-            trace = bars_across(name, here["configuration"], values, colour, "%{x:+.1f} %")
-            trace["error_x"] = error_bars(values, here["effect_pct_low"], here["effect_pct_high"], width=4)
-            traces.append(trace | {"customdata": here["facts"].tolist()})
-    return bars(traces, title, "% of the step in A", points["configuration"].tolist())
-
-
-def growth(points: pd.DataFrame, title: str) -> Figure:
-    """By how much each kernel grew or shrank, largest change on top.
-
-    Args:
-        points: columns ``quantity, difference_ms, facts``.
-    """
-    grew = points["difference_ms"] > 0
-    kinds = (("longer in B", points[grew], VERMILLION), ("shorter in B", points[~grew], GREEN))
-    traces = [
-        bars_across(name, here["quantity"], here["difference_ms"], colour, "%{x:+.2f} ms per step")
-        | {"customdata": here["facts"].tolist()}
-        for name, here, colour in kinds
-        if len(here)
-    ]
-    return bars(traces, title, "ms per step, B minus A", points["quantity"].tolist())

@@ -300,8 +300,7 @@ def line_chart(
     )
     if against_ranks and not encoding.columns:
         _name_nodes(figure["layout"], points)
-    said = [caption(encoding), plots.CUT if plots.is_cut(figure) else ""]
-    return Chart(id, figure, " ".join(filter(None, said)))
+    return Chart(id, figure, caption(encoding))
 
 
 def _name_nodes(layout: dict[str, Any], points: pd.DataFrame) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from analysis.display import plots
@@ -24,7 +25,9 @@ from profiling.findings import lines
 
 MOST_BARS = 40
 RESULTS = "results"  # the factor by which charts of both tell them apart
-_COLOURS = {"slower": VERMILLION, "faster": GREEN, "no difference": GREY, "too few runs": SKY}
+_LONGER, _SHORTER = "longer in B", "shorter in B"
+_COLOURS = {"slower": VERMILLION, "faster": GREEN, "no difference": GREY, "too few runs": SKY,
+            _LONGER: VERMILLION, _SHORTER: GREEN}  # fmt: skip
 _SAME = "A and B are the same {what}, so nothing can differ; compare two separate results"
 
 
@@ -71,11 +74,11 @@ def _change(answer: Answer, b: Study) -> Section:
     """The change of each configuration's step as bars, of traces that of each part; and the rows of both."""
     rows = pd.DataFrame(answer.rows)
     bars = _parts(rows) if b.only_traces else _steps(rows, b)
-    bars = bars.assign(facts=pd.Series([{}] * len(bars), bars.index, dtype=object))
     if b.only_traces:
-        figure = plots.growth(bars, "Parts of a step, B minus A")
+        of = ("Parts of a step, B minus A", "ms per step, B minus A", "%{x:+.2f} ms per step")
     else:
-        figure = plots.changes(bars, _COLOURS, "Step, B relative to A", SHOWN)
+        of = ("Step, B relative to A", "% of the step in A", "%{x:+.1f} %")
+    figure = plots.bars(bars, _COLOURS, *of, SHOWN)
     charts = [Chart("change", figure)] if len(bars) else []
     views = [as_view(replace(part, title=""), "change-table") for part in answer.tables]
     return Section("change", "What changed?", "", charts, views)
@@ -92,8 +95,8 @@ def _steps(rows: pd.DataFrame, b: Study) -> pd.DataFrame:
     named = records(steps.assign(**known).astype(dict.fromkeys(sizes, float)))
     unit = "rank" if b.on_cpus else "GPU"
     labels = labels_of(named, dict.fromkeys(["nodes", *varied(named)]), unit)
-    bars = steps.assign(configuration=labels, judged=steps["verdict"])
-    bars = bars.sort_values("effect_pct", kind="stable")
+    columns = {"effect_pct": "value", "effect_pct_low": "low", "effect_pct_high": "high", "verdict": "series"}
+    bars = steps.rename(columns=columns).assign(label=labels).sort_values("value", kind="stable")
     half = MOST_BARS // 2
     return bars if len(bars) <= MOST_BARS else pd.concat([bars.head(half), bars.tail(half)])
 
@@ -103,7 +106,9 @@ def _parts(rows: pd.DataFrame) -> pd.DataFrame:
     parts = rows[rows["kind"] == "parts"].dropna(subset="difference_ms")
     if rows["run"].nunique() > 1:
         parts = parts.assign(quantity=parts["run"] + ": " + parts["quantity"])
-    return parts.sort_values("difference_ms", key=lambda ms: -ms.abs(), kind="stable").head(MOST_BARS)
+    parts = parts.sort_values("difference_ms", key=lambda ms: -ms.abs(), kind="stable").head(MOST_BARS)
+    series = np.where(parts["difference_ms"] > 0, _LONGER, _SHORTER)
+    return parts.assign(label=parts["quantity"], value=parts["difference_ms"], series=series)
 
 
 def _scaling(a: Study, b: Study, names: tuple[str, str]) -> list[Section]:

@@ -1,12 +1,13 @@
 """Sections on communication: collectives of runs, MPI calls recorded by TAU, and shares of GPU time."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from analysis.display import plots
-from analysis.display.lines import Axes
+from analysis.display.lines import Axes, Encoding
+from analysis.display.lines import lines as draw
 from analysis.display.metrics import Rows, columns, filled, records
 from analysis.display.plots import CONCEPTS
 from analysis.display.terminal import Part
@@ -36,6 +37,7 @@ _MPI_CHARTS = (
     Axes("nodes", "nodes", "messages", "messages", "Messages, all ranks"),
     Axes("nodes", "nodes", "volume_mbyte", "MB", "Bytes sent, all ranks"),
 )
+_SHARES = Axes("batch", "", "pct", "% of time", "Communication and copies")
 
 
 def _several_ranks(context: Context) -> bool:
@@ -113,9 +115,17 @@ def _activities(context: Context) -> Content:
 def of_shares(shares: pd.DataFrame, factors: Sequence[str] = (), unit: str = "GPU") -> Content:
     """What communication and copies take of GPUs' time, of rows of analysis.activities --shares."""
     rows = records(shares)
-    of_rows = pd.Series([facts(row, factors) for row in rows], shares.index, dtype=object)
-    points = shares.assign(label=[_label(row) for row in rows], facts=of_rows).dropna(subset="batch")
-    charts = [Chart("activities", plots.shares(points, unit))] if len(points) else []
+    charts, known = [], shares.assign(label=[_label(row) for row in rows]).dropna(subset="batch")
+    if len(known):
+        parts = ("communication", "copies")
+        points = pd.concat(
+            [known.assign(part=part, pct=known[f"{part}_pct"]) for part in parts], ignore_index=True
+        )
+        points["facts"] = [facts(row, ["label", "part", *factors]) for row in records(points)]
+        points = points.assign(label=points["label"] + points["part"], sizes=[{}] * len(points))
+        encoding = Encoding(colour="label", dash="part")
+        axes = replace(_SHARES, x_title=f"per-{unit} batch size, images")
+        charts = [Chart("activities", draw(points, encoding, axes, lambda _, level: level))]
     return Content("", charts, {"activities-table": Part("", rows, filled(columns(SHARES), rows))})
 
 

@@ -55,8 +55,14 @@ def _top(context: Context) -> Content:
     each = rows.drop_duplicates("run")
     names = dict(zip(each["run"], labels_of(records(each), context.factors, context.unit), strict=True))
     source = _foremost(context, rows)
-    top = rows[rows["run"] == source.id].head(TOP_KERNELS).rename(columns={"kernel": "short_name"})
-    figure = plots.kernels(top, f"Top kernels: {names[source.id]}")
+    top = rows[rows["run"] == source.id].head(TOP_KERNELS)
+    top = top.assign(label=top["kernel"], series=top["class"], value=top["ms_per_step"])
+    # Those of one name stand in one bar.
+    whole = top.groupby("label")["value"].transform("sum").sort_values(ascending=False, kind="stable")
+    top = top.loc[whole.index]
+    colours = {str(name): plots.class_colour(str(name)) for name in top["class"].unique()}
+    title = f"Top kernels: {names[source.id]}"
+    figure = plots.bars(top, colours, title, "ms per step", "%{x:.2f} ms per step")
     chart = Chart("kernels", plots.of_one(figure, facts(source.fields, context.factors)))
     shown = rows.groupby("run", sort=False).head(TABLE_KERNELS)
     shown = shown.assign(configuration=shown["run"].map(names))

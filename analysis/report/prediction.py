@@ -9,6 +9,7 @@ import pandas as pd
 from analysis.diagnosis.evidence import WORDS, predicted
 from analysis.diagnosis.runs import same, was_measured
 from analysis.display import plots
+from analysis.display.lines import THROUGHPUT, Encoding, lines
 from analysis.display.metrics import records
 from analysis.display.plots import DARK_GREY, WHITE
 from analysis.frames.study import RECORDING
@@ -70,9 +71,10 @@ def _prediction(context: Context) -> Content:
     whole = {"batch": "global_batch"} if shown.get("scaling") == "strong" else {}
     name = called(shown, [whole.get(one, one) for one in context.lines if one in fields])
     of_lines = facts(shown, [one for one in context.factors if one in fields])
-    figure = plots.predictions(
-        _points(rows, context.own, shown, of_lines), f"Measured and predicted: {name}", context.unit
-    )
+    points = _points(rows, context.own, shown, of_lines)
+    title = plots.escaped(f"Measured and predicted: {name}")
+    axes = replace(THROUGHPUT, x_title=f"{context.unit}s", title=title, ideal=False)
+    figure = lines(points, Encoding(colour="label"), axes, lambda _, level: level)
     chart = Chart("prediction", figure)
     (part,) = answer.tables
     return Content("", [chart], {"prediction-table": replace(part, title="", caption="")})
@@ -104,7 +106,8 @@ def _points(
         one[columns].astype(float).assign(label=one["label"]) for one in (measured, of.assign(label=labels))
     ]
     points = pd.concat(frames, ignore_index=True)
-    return points.assign(facts=pd.Series([of_lines] * len(points), dtype=object))
+    points["facts"] = [{"label": label, **of_lines} for label in points["label"]]
+    return points.assign(sizes=[{}] * len(points))
 
 
 def _is_of(row: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 
 from analysis.diagnosis.runs import divided_loss, of_loss
@@ -208,21 +209,13 @@ def effect_bars(rows: pd.DataFrame, what: str) -> plots.Figure:
         rows: whose omega squared is known, largest first.
         what: they explain.
     """
-    of_pairs = rows["factor"].str.contains(" x ")
-    traces = []
-    for kind, colour in _EFFECT_COLOURS.items():
-        of_kind = rows[of_pairs == (kind == "interaction")]
-        if len(of_kind):
-            shares = of_kind["omega_squared"]
-            hover = "%{x:.3f} of the variance"
-            trace = plots.bars_across(kind, of_kind["factor"], shares, colour, hover)
-            low, high = of_kind["omega_squared_low"], of_kind["omega_squared_high"]
-            if low.notna().all():
-                # The estimate of next to nothing may lie below 0, where no share is.
-                ends = low.clip(upper=shares), high.clip(lower=shares)
-                trace["error_x"] = plots.error_bars(shares, *ends, width=4)
-            traces.append(trace)
-    return plots.bars(traces, f"What explains {what}", "omega squared", rows["factor"].tolist())
+    series = np.where(rows["factor"].str.contains(" x "), "interaction", "main effect")
+    shares, low, high = (rows[f"omega_squared{end}"].astype(float) for end in ("", "_low", "_high"))
+    # The estimate of next to nothing may lie below 0, where no share is.
+    ends = {"low": low.clip(upper=shares), "high": high.clip(lower=shares)}
+    bars = rows.assign(label=rows["factor"], series=series, value=shares, **ends)
+    title = f"What explains {what}"
+    return plots.bars(bars, _EFFECT_COLOURS, title, "omega squared", "%{x:.3f} of the variance")
 
 
 def _ran(context: Context) -> bool:

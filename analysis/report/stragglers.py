@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.diagnosis.evidence import widest
-from analysis.display.plots import BLUE, ORANGE, WHITE, Figure, bars, escaped
+from analysis.display.plots import BLUE, ORANGE, WHITE, Figure, beside_ticks, escaped, layout
 from analysis.frames.study import Source
 from analysis.measures import stragglers
 from analysis.measures.lateness import BY_COLLECTIVES, LATE_SHARE, STRAGGLER, Lateness
@@ -127,13 +127,12 @@ def heat_map(
         "hovertemplate": "rank %{y}, step %{x}: %{z} ms<extra></extra>",
         "meta": meta,
     }
-    figure = bars([trace], title, "step", [])
-    layout = figure["layout"]
-    layout["height"] = 152 + 12 * max(len(names), 8)
-    layout["yaxis"] = {
-        "automargin": True, "autorange": "reversed", "title": {"text": "rank"}, "type": "category",
-    }  # fmt: skip
-    layout["xaxis"]["rangemode"] = "normal"  # from the first step whose lateness is known, not from 0
+    whole = layout(title)
+    whole |= {
+        "height": 152 + 12 * max(len(names), 8),
+        "xaxis": {"title": beside_ticks("step")},
+        "yaxis": {"automargin": True, "autorange": "reversed", "title": {"text": "rank"}, "type": "category"},
+    }
     if len(steps) <= _FEW_COLUMNS:
-        layout["xaxis"]["tickvals"] = list(steps)  # plotly's own would be fractions of a step
-    return figure
+        whole["xaxis"]["tickvals"] = list(steps)  # plotly's own would be fractions of a step
+    return {"data": [trace], "layout": whole}

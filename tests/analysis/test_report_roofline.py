@@ -59,8 +59,8 @@ def test_names_that_look_like_markup_stay_text_in_legends_and_below_the_pointer(
               "ms_per_step": 1.0, "intensity_flop_per_byte": 1.0, "flops_per_s": 1e9}  # fmt: skip
     roof = Roof(1e12, 1e12)
     drawn = str(kernels.figure(pd.DataFrame([kernel]), [("<b>device</b>", roof)], "")["data"])
-    top = pd.DataFrame([kernel | {"short_name": "<i>k</i>"}])
-    drawn += str(plots.kernels(top, "")["data"])
+    bar = pd.DataFrame([{"label": "<i>k</i>", "series": "<b>c</b>", "value": 1.0}])
+    drawn += str(plots.bars(bar, {"<b>c</b>": ""}, "", "", "")["data"])
     assert drawn.count("&lt;b&gt;device") == 2 and drawn.count("&lt;b&gt;c") == 2
     assert "<b>" not in drawn and "<i>" not in drawn
 
