@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # Those that answer by a table; analysis.report is `charts`, and analysis.timeline writes a file.
 COMMANDS = (
     "activities", "anatomy", "batches", "communication", "compare", "critical_path", "efficiency",
-    "expense", "factors", "hotspots", "kernels", "predict", "scaled", "stragglers", "tau_batches",
+    "expense", "factors", "hotspots", "kernels", "plan", "predict", "scaled", "stragglers", "tau_batches",
     "utilization",
 )  # fmt: skip
 Setting = str | int | float | bool | Path | Iterable[str | int | float]

@@ -38,7 +38,7 @@ GROUPS = {
         "analysis.activities", "analysis.functions", "analysis.tau_batches",
     ),
     "What matters, and what would change it?": (
-        "analysis.critical_path", "analysis.factors", "analysis.compare", "analysis.predict",
+        "analysis.critical_path", "analysis.factors", "analysis.compare", "analysis.predict", "analysis.plan",
     ),
     "What does one node show before the big sweep?": (
         "train.studies.capacity", "train.studies.layers", "train.studies.order", "train.studies.gemm",

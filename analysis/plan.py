@@ -1,0 +1,34 @@
+"""Plan a training: time, node-hours and energy on each number of nodes.
+
+    python -m analysis.plan DIR --images 1.28e6x90                    90 epochs of ImageNet
+    python -m analysis.plan DIR --images 1.28e6x90 --within 24        and which choice ends in 24 hours
+    python -m analysis.plan DIR --images 1.28e6x90 --ranks 16,32,64   further numbers of ranks
+
+One row per configuration and number of ranks: those measured, then predictions (analysis.predict). Images are
+the samples of a program's own. The cheapest choice is the one of least node-hours that surely ends in time.
+"""
+
+import math
+
+from analysis.frames.measure import Command, at_least, flag
+from profiling.errors import run_command
+
+
+def _images(text: str) -> float:
+    """The number in ``1.28e6x90``: images, times epochs."""
+    return math.prod(at_least(1)(factor) for factor in text.split("x"))
+
+
+main = Command(
+    "plan", __doc__,
+    flag("--images", type=_images, required=True, metavar="N[xEPOCHS]", help="images of the training"),
+    flag("--within", type=at_least(0), metavar="HOURS", help="time that it may take [any]"),
+    flag(
+        "--ranks", default="", metavar="P,...",
+        help="world sizes to predict [twice and four times the largest of each configuration]",
+    ),
+    module="analysis.prediction.plan",
+)  # fmt: skip
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,115 @@
+"""Plan of a training: the time, node-hours and energy that it takes on each number of nodes."""
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from analysis.display.metrics import RANGE, Metric, fields, names_of
+from analysis.display.terminal import Answer
+from analysis.frames.measure import measure
+from analysis.frames.study import Study
+from analysis.measures.expense import expense
+from analysis.measures.points import POINT_FIELDS
+from analysis.measures.scaled import scaled
+from analysis.prediction.configurations import CONFIGURATION
+from analysis.prediction.predict import of_study
+from jobs.run_fields import own_names
+from profiling.errors import UserError
+from profiling.findings import Finding
+
+METRICS = (
+    Metric("nodes", "number of nodes", key=True),
+    Metric("world_size", "number of ranks", "ranks", key=True),
+    Metric("known_by", "measured, or predicted by curve or simulation", "known by", text=True),
+    Metric("images_per_s", "images/s of all ranks; 95 % interval, or range of the prediction", "images/s",
+           RANGE),
+    Metric("hours", "duration of the training, without startup", "hours", RANGE, priority=2),
+    Metric("within", "whether that is within the time: yes, no, or unsure within the range", text=True),
+    Metric("node_hours", "nodes x hours", "node\nhours"),
+    Metric("kwh", "energy of GPUs and processors, as far as metered at this size"),
+    Metric("added_efficiency_pct", "images/s of an added rank, relative to a rank of the smallest size",
+           "of added\nrank, %"),
+)  # fmt: skip
+COLUMNS = {"Columns: the configuration's fields, then": METRICS}
+# Where an added rank gives less than this, its node-hours cost twice those of the smallest size.
+LEAST_ADDED_PCT = 50.0
+_RATES = ["images_per_s", "images_per_s_low", "images_per_s_high"]
+
+
+@measure(COLUMNS)
+def plan(study: Study, images: float, within: float | None = None, ranks: str = "") -> Answer:
+    """A row a configuration and number of ranks, measured or predicted.
+
+    Args:
+        images: of the whole training; samples of a program's own.
+        within: hours that it may take.
+        ranks: further numbers of ranks, as of :func:`analysis.prediction.predict.predict`.
+
+    Raises:
+        UserError: no run tells images/s.
+    """
+    measured = pd.DataFrame(scaled(study).rows)
+    if "images_per_s" not in measured or measured["images_per_s"].isna().all():
+        raise UserError(f"{study.path} holds no run with images/s: nothing can be planned")
+    own = [name for name in (*CONFIGURATION, *own_names(measured)) if name in measured]
+    measured = measured[[*own, "world_size", "nodes", "gpus_per_node", *_RATES]].dropna(subset="images_per_s")
+    predicted = _predicted(study, ranks, int(measured["gpus_per_node"].max()))
+    rows = pd.concat([measured.assign(known_by="measured"), predicted], ignore_index=True)
+    costs = pd.DataFrame(expense(study).rows)
+    costs["world_size"] = costs["nodes"] * costs["gpus_per_node"]
+    # Fields of both as text: answers of different measures hold missing ones differently.
+    rows["of"], costs["of"] = (
+        of.reindex(columns=own).fillna("").astype(str).agg("/".join, axis=1) for of in (rows, costs)
+    )
+    rows = rows.sort_values(["of", "world_size"], ignore_index=True)
+    rows[["hours", "hours_high", "hours_low"]] = images / 3600 / rows[_RATES].astype(float)
+    rows["node_hours"] = rows["nodes"].astype(int) * rows["hours"]
+    per_million = costs.groupby(["of", "world_size"])["kwh_per_million_images"].mean().rename("kwh")
+    rows = rows.join(per_million * images / 1e6, on=["of", "world_size"])
+    rows["added_efficiency_pct"] = _added_pct(rows)
+    if within is not None:
+        slowest, fastest = rows["hours_high"].fillna(rows["hours"]), rows["hours_low"].fillna(rows["hours"])
+        rows["within"] = "unsure"
+        rows.loc[slowest <= within, "within"] = "yes"
+        rows.loc[fastest > within, "within"] = "no"
+    shown = [one for one in METRICS if one.name in rows]
+    rows = rows[[*own, *(name for name in names_of(shown) if name in rows)]]
+    return Answer(rows, [*fields([name for name in own if name in POINT_FIELDS]), *shown],
+                  title=f"{images:.4g} images", verdict=_verdict(rows, within), brief=True)  # fmt: skip
+
+
+def _predicted(study: Study, ranks: str, gpus_per_node: int) -> pd.DataFrame:
+    """The preferred predictions beyond the measured sizes; empty: there is none."""
+    try:
+        found = of_study(study, ranks)
+    except UserError:
+        return pd.DataFrame()
+    found = found[~found["backtest"] & found["believed"]]
+    nodes = (found["world_size"] / gpus_per_node).map(math.ceil)
+    return found.assign(nodes=nodes, known_by=found["predicted_by"])
+
+
+def _added_pct(rows: pd.DataFrame) -> pd.Series:
+    """What an added rank gives, from the next smaller size, in percent of a rank of the smallest size."""
+    of = rows.groupby("of")[["images_per_s", "world_size"]]
+    added, first = of.diff(), of.transform("first")
+    per_rank = added["images_per_s"] / added["world_size"].where(added["world_size"] > 0)
+    return 100 * per_rank / (first["images_per_s"] / first["world_size"])
+
+
+def _verdict(rows: pd.DataFrame, within: float | None) -> list[Finding]:
+    """The cheapest choice within the time, and where more ranks give too little."""
+    found = []
+    if within is not None:
+        enough = rows[rows["within"] == "yes"]
+        chosen = enough.nsmallest(1, "node_hours") if len(enough) else rows.nsmallest(1, "hours")
+        code = "plan_cheapest" if len(enough) else "plan_too_slow"
+        found += [Finding(code, data=_data(row) | {"within": within}) for _, row in chosen.iterrows()]
+    poor = rows[rows["added_efficiency_pct"] < LEAST_ADDED_PCT].head(1)
+    return found + [Finding("plan_limit", data=_data(row)) for _, row in poor.iterrows()]
+
+
+def _data(row: pd.Series) -> dict[str, Any]:
+    names = ("nodes", "world_size", "hours", "node_hours", "known_by", "added_efficiency_pct")
+    return {name: row[name] for name in names}

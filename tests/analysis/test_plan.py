@@ -1,0 +1,53 @@
+"""analysis.plan on planted sweeps."""
+
+import pytest
+
+from analysis.frames.load import load
+from analysis.plan import main
+from analysis.prediction.plan import plan
+from benchmarks.planted_sweep import NO_NOISE, Job, Network, step_ms, write_sweep
+from profiling.errors import UserError, run_command
+
+SLOW = Network(alpha_us=5.0, beta_gb_per_s=1.0)  # GB/s: scaling is poor
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plan") / "sweep"
+    jobs = [Job(ranks=ranks, nodes=nodes, network=SLOW) for ranks, nodes in ((1, 1), (4, 1), (8, 2))]
+    write_sweep(path, jobs, noise=NO_NOISE)
+    return path
+
+
+def test_hours_and_node_hours_follow_from_rates(sweep):
+    answer = plan(load(sweep), images=3.6e6, within=2.5)
+    rows = answer.rows[answer.rows["known_by"] == "measured"].set_index("world_size")
+    rate = {ranks: 32e3 * ranks / step_ms(Job(ranks=ranks, network=SLOW)) for ranks in (1, 4, 8)}
+    for ranks, nodes in ((1, 1), (4, 1), (8, 2)):
+        hours = 3.6e6 / rate[ranks] / 3600
+        assert rows.loc[ranks, "hours"] == pytest.approx(hours, rel=1e-3)
+        assert rows.loc[ranks, "node_hours"] == pytest.approx(nodes * hours, rel=1e-3)
+        assert rows.loc[ranks, "within"] == ("yes" if hours < 2.5 else "no")
+    added = 100 * (rate[8] - rate[4]) / 4 / rate[1]
+    assert rows.loc[8, "added_efficiency_pct"] == pytest.approx(added, rel=1e-3)
+    first = answer.verdict[0]
+    surely = answer.rows[answer.rows["within"] == "yes"]
+    assert first.code == "plan_cheapest" and first.data["node_hours"] == surely["node_hours"].min()
+
+
+def test_no_choice_ends_in_time(sweep):
+    found = plan(load(sweep), images=1e12, within=1.0).verdict[0]
+    assert found.code == "plan_too_slow"
+
+
+def test_epochs_multiply_images_and_other_words_are_refused(sweep, capsys):
+    assert main([str(sweep), "--images", "1e6x90", "--format", "csv", "--ranks", "16"]) == 0
+    assert "1,1,measured" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        run_command(lambda: main([str(sweep), "--images", "1x"]))
+    assert ended.value.code == 2
+
+
+def test_without_rates_nothing_is_planned(tmp_path):
+    with pytest.raises(UserError):
+        plan(load(tmp_path), images=1e6)
