@@ -5,11 +5,12 @@ python -m analysis.columns batches anatomy    only these commands
 """
 
 import importlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from analysis.display.metrics import FIELDS, FIELDS_OF_RUNS, UNITS
+from analysis.display.metrics import FIELDS, UNITS, Metric
 from analysis.frames.measure import columns_of
 from jobs.flags import make_parser
 from profiling.errors import UserError, did_you_mean, run_command
@@ -17,16 +18,14 @@ from profiling.errors import UserError, did_you_mean, run_command
 _HEAD = """# Columns
 
 The columns of results in CSV, JSON, Parquet and DataFrames. Each is listed once, below the first command that
-has it; a command's `--columns` lists all of its own, with the kinds of their intervals.
-`python -m analysis.columns > docs/columns.md` writes this page.
+has it, and not at all if its name says what it means. `--columns` of a command lists all of its columns, with
+the kinds of [intervals](methods.md#intervals-and-their-names). `make docs` writes this page.
 
-Names end in their unit ({units}). ± stands for two more columns, `_low` and `_high`: the ends of an interval
-([what the kinds mean](methods.md#intervals-and-their-names)).
+Names end in their unit ({units}). ± marks a column with an interval, from `_low` to `_high`. Rows are
+identified by `run`, `world_size` (number of ranks), `repetition` and the fields of a run, which are the
+options of `python -m train`.
 
-The fields of a run, which identify rows, are options of `python -m train`: {fields}. Further columns identify
-the `run`, its `world_size` (number of ranks) and its `repetition`.
-
-These parts of names are not listed with each column:
+Names may contain these parts:
 
 {parts}"""
 # A part of a name, what it is replaced by to give the name of a column that is listed, and what it means.
@@ -64,18 +63,16 @@ def page(wanted: Sequence[str] = ()) -> str:
     units = ", ".join(f"`{end}` {unit}" for end, unit in UNITS.items())
     meanings = {part: meaning for part, _, meaning in _PARTS}
     parts = "".join(f"- `{part}`: {meaning}\n" for part, meaning in meanings.items())
-    pieces = [
-        _HEAD.format(units=units, parts=parts, fields=", ".join(f"`{name}`" for name in FIELDS_OF_RUNS))
-    ]
+    pieces = [_HEAD.format(units=units, parts=parts)]
     seen = set(FIELDS)
     for name, module in modules.items():
         lines = []
         for metric in (metric for metrics in columns_of(module).values() for metric in metrics):
-            if metric.name not in seen and not _derived(metric.name, seen):
-                lines.append(f"- `{metric.name}`{' ±' if metric.interval else ''}: {metric.meaning}\n")
+            if metric.name not in seen and not _derived(metric.name, seen) and _says_more(metric):
+                lines.append(f"{metric.name + '±' * bool(metric.interval):<32} {metric.meaning}\n")
             seen.add(metric.name)
         if lines:
-            pieces.append(f"## {name}\n\n{''.join(lines)}")
+            pieces.append(f"## {name}\n\n```\n{''.join(lines)}```\n")
     return "\n".join(pieces)
 
 
@@ -88,6 +85,15 @@ def _derived(name: str, seen: set[str]) -> bool:
         if name.startswith(part) or (part.startswith("_") and part in name)
     }
     return bool(others & seen) or any(_stem(other) != other and _stem(other) in known for other in others)
+
+
+def _says_more(metric: Metric) -> bool:
+    """Whether a column's meaning has a word that its name has not."""
+    name, meaning = (
+        {word.rstrip("s") for word in re.findall("[a-z]+", text.lower())}
+        for text in (metric.name.replace("_", " "), metric.meaning)
+    )
+    return bool(meaning - name - {"number", "of", "the", "a", "per", "in", ""})
 
 
 def _stem(name: str) -> str:

@@ -36,11 +36,11 @@ from profiling.findings import MOST_SHOWN, Finding, listed
 
 CAUSES = ("computation", "transfer", "latency", "data", "host", "copies", "imbalance", "straggler", "idle")
 METRICS = (
-    Metric("code", "the finding: its code in the catalogue", text=True),
+    Metric("code", "code of the finding", text=True),
     Metric("cause", f"{', '.join(CAUSES)}, none or cannot_tell", text=True),
-    Metric("cost_pct", "points of scaling efficiency; of step_waits percent of a step", interval=IN_RUN),
+    Metric("cost_pct", "points of scaling efficiency; for step_waits, percent of a step", interval=IN_RUN),
     Metric("cost_ms", "the same, per step"),
-    Metric("of", "GPUs or ranks, and nodes, that it is of", text=True),
+    Metric("of", "number of GPUs or ranks, and of nodes", text=True),
     Metric("configuration", "the values in which the configuration differs from the others", text=True),
     Metric("rank", "of a straggler: the ranks", text=True),
     Metric("node", "of a straggler: its host", text=True),

@@ -34,7 +34,7 @@ METRICS = (
     Metric("device_memory_gb", "memory of the GPU, 1e9 bytes", table=False),
     Metric("compute_capability", "compute capability of the GPU", text=True, table=False),
     Metric("attributed_steps", "profiled steps with kernels; basis of the next five columns", table=False),
-    Metric("profiled_ms", "duration of these steps", table=False),
+    Metric("profiled_ms", "duration of the profiled steps", table=False),
     Metric("gpu_utilization_pct", "share of the time in which a kernel runs (no copies or sets)",
            "GPU\nutil. %", places=1),
     Metric("sm_efficiency_pct", "estimated: blocks per multiprocessor of running kernels, at most 1",
