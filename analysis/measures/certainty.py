@@ -6,12 +6,12 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.display.metrics import Rows, records, telling
-from analysis.display.numbers import OPEN, WIDEST_FACTOR, label_of
+from analysis.display.metrics import Rows, records
+from analysis.display.numbers import OPEN, WIDEST_FACTOR
 from analysis.frames.study import Study
 from analysis.measures.loss import without_meaningless_parts
 from analysis.measures.points import UNPROFILED
-from jobs.run_fields import FACTOR, fields_of, parse_id
+from jobs.run_fields import parse_id
 from profiling.errors import UserError
 from profiling.findings import Finding
 
@@ -122,54 +122,27 @@ def unexplained(frame: pd.DataFrame) -> list[Finding]:
 
 # --- what was measured, and what more ranks would share ---------------------------------------------------
 
-_FAILED = ("failed", "unusable")
-_NOT_OF_CONFIGURATION = fields_of("size", "length", "observation")
-
 
 def sizes_without_result(study: Study) -> list[Finding]:
-    """World sizes of which all runs failed, or those of a configuration on most sizes where others have one.
-
-    Else the largest completed size is taken for the largest.
-    """
-    there = {source.world_size for source in study.of_kind("run")}
-    failed = [one for one in study.missing if one.kind in _FAILED]
-    named = [(source.id, None) for source in study.of_kind("run")] + [
-        (one.point, one.reason) for one in failed
+    """A finding on world sizes of which all runs failed: else the largest completed one looks the largest."""
+    completed = {source.world_size for source in study.of_kind("run")}
+    failed = [one for one in study.missing if one.kind in ("failed", "unusable")]
+    lost = [
+        (ranks, one.reason) for one in failed if (ranks := _ranks_of(one.point)) not in {*completed, None}
     ]
-    rows = [{**of, "reason": reason} for name, reason in named if (of := _size_of(name))]
-    frame = pd.DataFrame(rows, columns=["configuration", "ranks", "reason"])
-    done, lost = frame[frame["reason"].isna()], frame[frame["reason"].notna()]
-    completed = set(done["ranks"])
-    findings = [_without_result(of_all)] if len(of_all := lost[~lost["ranks"].isin(there)]) else []
-    fields = [dict(key) for key in frame["configuration"].unique()]
-    names = telling(fields, [name for one in fields for name in one])
-    for key in lost["configuration"].unique():
-        of_key, own = (set(some["ranks"][some["configuration"].isin([key])]) for some in (lost, done))
-        without = lost[lost["configuration"].isin([key]) & lost["ranks"].isin(completed - own)]
-        sizes = set(without["ranks"])
-        if len(sizes) > 1 and 2 * len(sizes) > len((of_key | own) & completed):
-            findings.append(_without_result(without).of(configuration=label_of(dict(key), names)))
-    return findings
+    if not lost:
+        return []
+    sizes, reasons = zip(*lost, strict=True)
+    data = {"ranks": sorted(set(sizes)), "n": len(lost), "reason": reasons[0].partition("\n")[0]}
+    return [Finding("size_without_result", data=data)]
 
 
-def _without_result(lost: pd.DataFrame) -> Finding:
-    data = {
-        "ranks": sorted(set(lost["ranks"])),
-        "n": len(lost),
-        "reason": lost["reason"].iloc[0].partition("\n")[0],
-    }
-    return Finding("size_without_result", data=data)
-
-
-def _size_of(name: str) -> dict[str, Any]:
-    """The configuration and the world size of a run by its id; empty: the name of a run by hand is none."""
+def _ranks_of(name: str) -> int | None:
+    """The world size of a run by its id; None: the name of a run by hand is none."""
     try:
-        id = parse_id(name)
+        return parse_id(name).run.world_size
     except UserError:
-        return {}
-    fields = {name: value for name, value in id.fields.items() if name not in _NOT_OF_CONFIGURATION}
-    own = {f"{FACTOR}{name}": value for name, value in (id.factors or {}).items()}
-    return {"configuration": tuple((fields | own).items()), "ranks": id.run.world_size}
+        return None
 
 
 def shared_cores(study: Study) -> bool:

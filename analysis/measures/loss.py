@@ -24,7 +24,8 @@ from analysis.frames.behind import BEHIND, CAUSES, WAITS
 from analysis.frames.divide import PARTS, SPLIT, STAGES, WITHIN
 from analysis.frames.study import Study
 from analysis.measures.batches import STAGES_SHOWN
-from analysis.statistics import estimates, inside_run
+from analysis.measures.points import as_columns
+from analysis.statistics import inside_run
 
 # Communication is divided further where all ranks' collectives are known, idle time where launches are.
 _KEPT = (*PARTS, *(name for part in SPLIT for name in WITHIN[part]))
@@ -145,8 +146,8 @@ def parts_of_run(run: str, frame: pd.DataFrame) -> pd.DataFrame:
             parts |= dict(zip((*names, whole), np.clip(sampled, 0, steps["wall_ns"].max()), strict=True))
         unknown = np.full(_RESAMPLES, np.nan)
         parts |= {name: np.append(means[f"{name}_ns"], unknown) for name in WAITS if f"{name}_ns" in means}
-    found = pd.DataFrame.from_dict(parts, "index", columns=range(_RESAMPLES + 1), dtype=float)
-    return pd.concat({run: found}, names=["run", "part"])
+    index = pd.MultiIndex.from_product([[run], parts], names=["run", "part"])
+    return pd.DataFrame(np.array(list(parts.values())).reshape(-1, 1 + _RESAMPLES), index)
 
 
 def _sampled(means: np.ndarray, took: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -212,7 +213,7 @@ def parts_of_loss(
         if name in WAITS:
             row[f"loss_{name}_pct"] = sampled[0].fillna(row[f"loss_{name}_pct"])
         else:
-            row = row.assign(**estimates.columns_of(f"loss_{name}_pct", sampled.to_numpy()))
+            row = row.assign(**as_columns(f"loss_{name}_pct", sampled))
     for whole in SPLIT:
         row = _within_each_other(row, f"loss_{whole}_pct", [f"loss_{name}_pct" for name in WITHIN[whole]])
     attributed = row.reindex(columns=[f"loss_{name}_pct" for name in PARTS]).sum(axis=1)

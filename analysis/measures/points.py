@@ -6,7 +6,7 @@ kernels from its profiled runs.
 
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -49,14 +49,15 @@ def points_of_runs(runs: Sequence[Run], scaling: Scaling | None = None) -> pd.Da
     """The points of runs, in the order of their first ones.
 
     Args:
-        scaling: by which baselines are found; None: as :func:`choose_scaling` finds.
+        scaling: by which baselines are found; None: the kind that compares more of the points with one of
+            fewer ranks, weak if they tie.
 
     Returns:
         A row a point. Columns: its fields (:func:`point_names`) and ``world_size``; ``timed``, ``profiled``:
-        its runs with their steps; ``runs``: how many time it, ``timed_by``: which; ``base``: the row of the
-        point of fewer ranks with which it is compared, or its own; ``images`` of a step of the job (NaN: not
-        known); medians over runs of the median step, ``step_ns``, and of ``images_per_s``, of all ranks over
-        the time of the slowest, and the same resampled: ``step`` and ``rate``
+        its runs with their steps; ``runs``: how many time it, ``timed_by``: which; ``scaling``, and by it
+        ``base``: the row of the point of fewer ranks with which it is compared, or its own; ``images`` of a
+        step of the job (NaN: not known); medians over runs of the median step, ``step_ns``, and of
+        ``images_per_s``, of all ranks over the time of the slowest; resampled: ``step`` and ``rate``
         (:class:`~analysis.statistics.estimates.Drawn`), with ``draw_seed``; ``mean_ns``, the mean step,
         ``tail_ns``, by how much it is longer than the median one, and ``<part>_ns``, what it is made of
         (:func:`~analysis.measures.lateness.parts_of_stages`).
@@ -70,8 +71,10 @@ def points_of_runs(runs: Sequence[Run], scaling: Scaling | None = None) -> pd.Da
     ]  # fmt: skip
     points = fields[~number.duplicated()].reset_index(drop=True)
     points["world_size"] = (points["nodes"] * points["gpus_per_node"]).astype(int)
-    base = bases_of(points, scaling or choose_scaling(points))
-    return pd.concat([points.assign(base=base), pd.DataFrame(figures)], axis=1)
+    size, kinds = points["world_size"], get_args(Scaling) if scaling is None else (scaling,)
+    bases = {kind: bases_of(points, kind) for kind in kinds}
+    kind = max(bases, key=lambda kind: (size[bases[kind]].array < size).sum())
+    return pd.concat([points.assign(scaling=kind, base=bases[kind]), pd.DataFrame(figures)], axis=1)
 
 
 def _figures(runs: Sequence[Run]) -> dict[str, Any]:
@@ -137,17 +140,16 @@ def runs_of(point: Fields) -> list[Source]:
 
 def samples(drawn: pd.Series) -> pd.DataFrame:
     """The measured medians of points, then the resampled ones: a row a point."""
-    return pd.DataFrame([one.sampled() for one in drawn], drawn.index)
+    return pd.DataFrame(np.array([one.sampled() for one in drawn]), drawn.index)
+
+
+def as_columns(name: str, sampled: pd.DataFrame) -> dict[str, pd.Series]:
+    """A figure, the measured and the resampled ones a row, as columns with the ends of its interval."""
+    columns = estimates.columns_of(name, sampled.to_numpy())
+    return {column: pd.Series(values, sampled.index) for column, values in columns.items()}
 
 
 # --- baselines --------------------------------------------------------------------------------------------
-
-
-def choose_scaling(points: pd.DataFrame) -> Scaling:
-    """The kind of scaling that compares more of the points with one of fewer ranks; weak if they tie."""
-    size = points["world_size"]
-    weak, strong = ((size[bases_of(points, kind)].array < size).sum() for kind in ("weak", "strong"))
-    return "strong" if strong > weak else "weak"
 
 
 def bases_of(points: pd.DataFrame, scaling: Scaling) -> pd.Series:

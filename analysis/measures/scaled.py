@@ -44,7 +44,7 @@ from analysis.measures.certainty import (
 from analysis.measures.loss import BY_STAGES
 from analysis.measures.points import (
     Scaling,
-    choose_scaling,
+    as_columns,
     label_of_size,
     point_names,
     points_of,
@@ -229,7 +229,7 @@ def of_runs(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None 
         return points
     parts = loss.parts_of_points(points, of_each)
     alone = pd.Series(points.index, points.index)
-    kind = scaling or choose_scaling(points)
+    kind = points["scaling"].iloc[0]
     names = list(group_by) or [*point_names(points), "profile", "world_size"]
     fields = pd.DataFrame({name: _values(points, name) for name in names}, dtype=object)
     group = fields.groupby(names, dropna=False, sort=False).ngroup() if group_by else alone
@@ -293,11 +293,11 @@ def durations(points: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
     return pd.DataFrame({
         "runs": by_group["runs"].sum(),
         "kind_of_runs": by_group["timed_by"].agg(lambda kinds: ", ".join(kinds.unique())),
-        **_as_columns("step_ms", steps_ms),
+        **as_columns("step_ms", steps_ms),
         "p95_ms": [estimates.percentile(ms, 95) for ms in pooled_ms],
         "p99_ms": [estimates.percentile(ms, 99) for ms in pooled_ms],
         "max_ms": [ms.max() for ms in pooled_ms],
-        **_as_columns("images_per_s", _rate(points["images"], samples(points["rate"]), group)),
+        **as_columns("images_per_s", _rate(points["images"], samples(points["rate"]), group)),
         "interval_note": np.where(by_group["runs"].min() < 2, "one repetition", ""),
         "interval_seed": estimates.SEED,
         "warmup_dropped": of_runs["warmup_dropped"].sum(),
@@ -306,11 +306,6 @@ def durations(points: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
         f"mean_{loss.LATE_RANKS}_ms": by_stages[[f"mean_{name}_ms" for name in WAITS]].sum(axis=1),
         "startup_s": of_runs["startup_s"].median(),
     })  # fmt: skip
-
-
-def _as_columns(name: str, sampled: pd.DataFrame) -> dict[str, pd.Series]:
-    columns = estimates.columns_of(name, sampled.to_numpy())
-    return {column: pd.Series(values, sampled.index) for column, values in columns.items()}
 
 
 def _rate(images: pd.Series, rates: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
@@ -334,15 +329,15 @@ def against_base(
         growth.groupby(group),
         base.apply(label_of_size, axis=1),
     )
-    efficiency = pd.DataFrame([_efficiency_pct(points, of) for _, of in own.groupby(group)])
+    efficiency = pd.DataFrame(np.array([_efficiency_pct(points, of) for _, of in own.groupby(group)]))
     efficiency.loc[~compared[counts].groupby(group).any(), 1:] = np.nan
     row = pd.DataFrame({
         "base": labels.groupby(group).agg(lambda of: "; ".join(of.unique()) if len(of) < 4 else ""),
         "base_world_size": sizes.first().astype("Int64").where(sizes.nunique() == 1),
         "base_images_per_s": _rate(base["images"], base[["images_per_s"]], group)["images_per_s"],
-        **_as_columns("scaling_efficiency_pct", efficiency),
-        **_as_columns("speedup", efficiency.mul(more.first().where(more.nunique() == 1) / 100, axis=0)),
-        **_as_columns("loss_pct", 100 - efficiency),
+        **as_columns("scaling_efficiency_pct", efficiency),
+        **as_columns("speedup", efficiency.mul(more.first().where(more.nunique() == 1) / 100, axis=0)),
+        **as_columns("loss_pct", 100 - efficiency),
     })  # fmt: skip
     own = own[compared[own.index]]
     if own.empty:

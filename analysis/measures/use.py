@@ -12,7 +12,7 @@ from analysis.display.metrics import CONFIDENCE, Metric, names_of
 from analysis.frames.study import Study
 from analysis.measures.loss import Parts
 from analysis.measures.peaks import ABOVE_PCT
-from analysis.measures.points import UNPROFILED, Run, samples
+from analysis.measures.points import UNPROFILED, Run, as_columns, samples
 from analysis.statistics import estimates
 
 COVERAGE_PCT = (95.0, 105.0)  # of the analytic FLOPs; what is counted outside of it is far off
@@ -99,11 +99,8 @@ def _of_step(
     total, seconds = done.groupby(group).sum(skipna=False), samples(points["step"]) / 1e9
     possible = seconds.mul(points[peak], axis=0).groupby(group).sum(skipna=False)
     measured = (seconds[0] * points[f"measured_{peak}"]).groupby(group).sum(skipna=False)
-    shares = estimates.columns_of(f"{name}_pct", 100 * possible.rdiv(total, axis=0).to_numpy())
-    return {
-        **{column: pd.Series(values, total.index) for column, values in shares.items()},
-        f"{name}_of_measured_pct": 100 * total / measured,
-    }
+    shares = as_columns(f"{name}_pct", 100 * possible.rdiv(total, axis=0))
+    return {**shares, f"{name}_of_measured_pct": 100 * total / measured}
 
 
 def analytic_flops(points: pd.DataFrame) -> pd.Series:

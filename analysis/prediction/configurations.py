@@ -18,7 +18,6 @@ from analysis.measures.points import (
     POINT_FIELDS,
     UNPROFILED,
     Scaling,
-    choose_scaling,
     points_of,
 )
 from analysis.prediction import curve
@@ -28,7 +27,6 @@ from jobs.run_fields import own_names
 from profiling.errors import UserError
 from profiling.findings import Finding
 
-KINDS: tuple[Scaling, ...] = ("weak", "strong")
 GPUS_OF_A_NODE = 8  # where only one node was measured
 FARTHEST = 16  # times the measured ranks
 RANKS = ("world_size", "n_gpus", "gpus", "ranks")
@@ -120,10 +118,10 @@ def configurations(
     Raises:
         UserError: the samples of a step are not known of any.
     """
-    kind = scaling or choose_scaling(points_of(study, KINDS[0]))
-    points = points_of(study, kind)
+    points = points_of(study, scaling)
     if points.empty:
         return []
+    kind = points["scaling"].iloc[0]
     known = points[points["batch"].map(bool) & points["images"].notna()]
     if known.empty:
         raise UserError(f"no prediction: {NO_SAMPLES}")

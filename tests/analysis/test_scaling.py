@@ -285,7 +285,6 @@ def test_runs_that_differ_much_are_said_to(tmp_path: Path) -> None:
 
 
 def test_sizes_on_which_all_runs_failed_are_said(tmp_path: Path) -> None:
-    """All of a size, and of one configuration on most sizes that another has."""
     truth = Truth(step_ms={size: 100.0 + size for size in (1, 2, 4, 8, 16)})
     write_sweep(tmp_path, [*of_sizes(1, 2, 4, 8), run_of(batch=64)], truth)
     for size, batch in ((16, 32), (2, 64), (4, 64), (8, 64)):
@@ -293,10 +292,7 @@ def test_sizes_on_which_all_runs_failed_are_said(tmp_path: Path) -> None:
         write_run(tmp_path, failed, truth, exit_code=1, reason="out of memory\nand more")
     answer = run("analysis.scaled", tmp_path, "--format", "json", "--notes").json
     said = [one for one in answer["findings"] if one["code"] == "size_without_result"]
-    assert [(one.get("configuration"), one["data"]["ranks"], one["data"]["n"]) for one in said] == [
-        (None, [16], 1), ("batch 64", [2, 4, 8], 3),
-    ]  # fmt: skip
-    assert said[0]["data"]["reason"] == "out of memory"
+    assert [one["data"] for one in said] == [{"ranks": [16], "n": 1, "reason": "out of memory"}]
 
 
 @pytest.mark.parametrize(
