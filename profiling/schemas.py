@@ -80,6 +80,8 @@ SCHEMAS: dict[str, pa.Schema] = {
         ("group_ranks", TEXT),  # e.g. 0,1
         ("group_size", pa.int32()),
         ("dtype", TEXT),  # of a collective's elements, as the tool prints it: BFloat16
+        ("registers", pa.float32()),  # of a thread of the launch
+        ("shared_bytes", pa.float32()),  # of shared memory of a block of it, static and dynamic
     ]),
     # A call of the host that waits for a device, e.g. cudaStreamSynchronize.
     "synchronizations": pa.schema([
@@ -128,7 +130,7 @@ SCHEMAS: dict[str, pa.Schema] = {
 LATER = {
     "kernels": (
         "launch_ns", "launch_end_ns", "launch_thread", "collective", "process_group", "group_ranks",
-        "group_size", "dtype",
+        "group_size", "dtype", "registers", "shared_bytes",
     )
 }  # fmt: skip
 

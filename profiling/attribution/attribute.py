@@ -25,7 +25,7 @@ from profiling.attribution.context import (
     layer_name,
     stage_of,
 )
-from profiling.attribution.events import LAYER, RANGE, Events, Trace, name_flags, pick
+from profiling.attribution.events import LAUNCH_FACTS, LAYER, RANGE, Events, Trace, name_flags, pick
 from profiling.attribution.kernel_rows import KernelRows, device_rows, host_rows, synchronizations_table
 from profiling.attribution.messages import between_two
 from profiling.attribution.windows import Windows
@@ -154,12 +154,11 @@ def _kernels(
     }
     columns: dict[str, Any] = {name: coded(codes, values) for name, (codes, values) in texts.items()}
     columns |= rows.messages.columns() | dict(rows.calls or {})
-    for name, codes in (("grid", rows.grid), ("block", rows.block)):
-        if codes is not None:
+    if rows.device_events is not None:
+        for name in ("grid", "block"):
+            codes = rows.device_events[name]
             columns[name] = coded(np.where(is_empty(events.names)[codes], -1, codes), events.names)
-    for name, values in (("blocks_per_sm", rows.blocks_per_sm), ("occupancy_pct", rows.occupancy_pct)):
-        if values is not None:
-            columns[name] = values  # NaN: the tool did not say
+        columns |= {name: rows.device_events[name] for name in LAUNCH_FACTS}
     columns |= {
         "rank": np.full(len(rows.name), rank, dtype=np.int32),
         "batch_index": or_null(batch, pa.int32()),

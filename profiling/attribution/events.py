@@ -229,7 +229,10 @@ DEVICE_COLUMNS = {
     "block": np.int32,
     "blocks_per_sm": np.float32,
     "occupancy_pct": np.float32,
+    "registers": np.float32,
+    "shared_bytes": np.float32,
 }
+LAUNCH_FACTS = ("blocks_per_sm", "occupancy_pct", "registers", "shared_bytes")  # NaN: not recorded
 MEMORY_COLUMNS = {
     "time_ns": np.int64,
     "device": np.int32,

@@ -280,10 +280,7 @@ class KernelRows:
     bytes: np.ndarray
     correlation: np.ndarray
     messages: Messages
-    grid: np.ndarray | None = None
-    block: np.ndarray | None = None
-    blocks_per_sm: np.ndarray | None = None
-    occupancy_pct: np.ndarray | None = None
+    device_events: Columns | None = None  # that the rows are of
     calls: Columns | None = None  # of the table, about the calls that launched them
 
 
@@ -332,9 +329,7 @@ def device_rows(events: Events, context: Context, trace: Trace, by_launch: bool)
         name=device["name"], kind=kind, operator=operator, host=place, time_ns=time_ns,
         start_ns=device["start_ns"], duration_ns=device["duration_ns"], device=device["device"],
         stream=device["stream"], flops=flops, bytes=messages.bytes(moved), correlation=device["correlation"],
-        messages=messages,
-        grid=device["grid"], block=device["block"],
-        blocks_per_sm=device["blocks_per_sm"], occupancy_pct=device["occupancy_pct"],
+        messages=messages, device_events=device,
         calls=launch_columns(events, launch) if by_launch else None,
     )  # fmt: skip
 

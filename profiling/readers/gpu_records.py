@@ -9,9 +9,17 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from profiling.attribution.coding import array_of
-from profiling.attribution.events import RANGE, Builder
+from profiling.attribution.events import LAUNCH_FACTS, RANGE, Builder
 from profiling.attribution.nvtx import parse_text
 
+# Columns of databases, and what stands where one does not say: of each activity of a device, and of kernels.
+ON_DEVICE: dict[str, int | None] = {
+    "start": None, "end": None, "deviceId": 0, "streamId": -1, "correlationId": -1,
+}  # fmt: skip
+SIZES = (
+    "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
+    "registersPerThread", "staticSharedMemory", "dynamicSharedMemory",
+)  # fmt: skip
 # As CUPTI numbers them, and as PyTorch prints them.
 _COPY_KINDS = (
     "", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP",
@@ -80,7 +88,7 @@ def add_device(
     name: np.ndarray,
     when_and_where: Iterable[np.ndarray],
     size: np.ndarray | None = None,
-    grid_and_block: Sequence[np.ndarray] = (),
+    sizes: Sequence[np.ndarray] = (),
 ) -> None:
     """Add what ran on devices; rows that end before they begin, or have no times, are left out and counted.
 
@@ -88,7 +96,7 @@ def add_device(
         name: numbers of the builder's names.
         when_and_where: start and end in ns, device, stream, correlation.
         size: bytes of a copy or a set.
-        grid_and_block: of kernels: x, y and z of both.
+        sizes: of kernels: x, y and z of grid and block; registers (0: unknown), static and dynamic memory.
     """
     start_ns, end_ns, device, stream, correlation = when_and_where
     sound = (end_ns >= start_ns) & (end_ns > 0)  # CUPTI writes 0 where it does not know
@@ -102,13 +110,16 @@ def add_device(
         "stream": stream,
         "correlation": correlation,
         "bytes": np.nan if size is None else size,
-        "grid": _triples(builder, *grid_and_block[:3]) if grid_and_block else empty,
-        "block": _triples(builder, *grid_and_block[3:]) if grid_and_block else empty,
+        "grid": _triples(builder, *sizes[:3]) if sizes else empty,
+        "block": _triples(builder, *sizes[3:6]) if sizes else empty,
     }
+    if len(sizes) > 6:
+        columns["registers"] = np.where(sizes[6] > 0, sizes[6], np.nan)
+        columns["shared_bytes"] = np.where(sizes[6] > 0, sizes[7] + sizes[8], np.nan)
     if not sound.all():
         columns = {key: column[sound] if np.ndim(column) else column for key, column in columns.items()}
-    unknown = dict.fromkeys(("blocks_per_sm", "occupancy_pct"), np.nan)
-    builder.device.add(columns | unknown | {"external": -1, "message": -1})
+    unknown = dict.fromkeys(LAUNCH_FACTS, np.nan) | {"external": -1, "message": -1}
+    builder.device.add(unknown | columns)
 
 
 def add_launches(

@@ -257,6 +257,10 @@ def _add_chunk(builder: Builder, chunk: list[Any], unread: Unread) -> None:
         tables.get(group, builder.host).add(columns)
 
 
+_LAUNCH_FACTS = {
+    "blocks_per_sm": "blocks per SM", "occupancy_pct": "est. achieved occupancy %",
+    "registers": "registers per thread", "shared_bytes": "shared memory",
+}  # fmt: skip
 _SHAPES = ("Input Dims", "Input dims", "Input type", "Input Strides", "Concrete Inputs")
 _INTEGERS = (
     "Sequence number", "Fwd thread id", "External id", "external id", "correlation", "device", "stream",
@@ -341,8 +345,7 @@ def _columns(builder: Builder, group: str, events: list[dict[str, Any]]) -> dict
             "correlation": _numbers(args, "correlation"),
             "bytes": np.array([one.get("bytes", math.nan) for one in args], dtype=np.float64),
             "message": _messages(builder, args),
-            "blocks_per_sm": _finite(args, "blocks per SM"),
-            "occupancy_pct": _finite(args, "est. achieved occupancy %"),
+            **{name: _finite(args, key) for name, key in _LAUNCH_FACTS.items()},
         }
     columns["end_ns"] = start_ns + duration_ns
     columns["thread"] = builder.threads.of([(event.get("pid"), event.get("tid")) for event in events])

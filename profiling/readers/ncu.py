@@ -44,6 +44,11 @@ TENSOR_KERNEL = re.compile(
 )
 _DURATIONS = ("gpu__time_duration.sum", "Duration")
 _TRAFFIC = ("dram__bytes_read.sum", "dram__bytes_write.sum")
+_REGISTERS = ("launch__registers_per_thread", "Registers Per Thread")
+_SHARED = [
+    (f"launch__shared_mem_per_block_{kind.lower()}", f"{kind} Shared Memory Per Block")
+    for kind in ("Static", "Dynamic")
+]
 _NONE = (math.nan, "")
 
 Values = dict[str, tuple[float, str]]  # by metric: value and unit
@@ -201,7 +206,7 @@ def _launch(facts: Mapping[str, str], values: Values) -> printed.Launch:
     traffic = [values[key][0] for key in _TRAFFIC if key in values]
     return printed.Launch(
         name,
-        duration_ns=next((values[key][0] for key in _DURATIONS if key in values), math.nan),
+        duration_ns=_first(values, *_DURATIONS),
         device=max(0, printed.whole_number(facts.get("Device", ""), 9))
         if math.isnan(device)
         else int(device),
@@ -213,7 +218,14 @@ def _launch(facts: Mapping[str, str], values: Values) -> printed.Launch:
         correlation=printed.whole_number(facts["ID"]),
         operator=operator,
         direction=direction,
+        registers=_first(values, *_REGISTERS),
+        shared_bytes=sum(_first(values, *names) for names in _SHARED),
     )
+
+
+def _first(values: Values, *names: str) -> float:
+    """The metric of the first of several names that is there; NaN: none."""
+    return next((values[name][0] for name in names if name in values), math.nan)
 
 
 def _flops(name: str, values: Values) -> float:

@@ -123,10 +123,6 @@ _MEMORY_OFFSET = 1  # of CUPTI's numbers of memory
 # Types of NVTX events.
 _MARK, _THREAD_NAME, _PUSHED, _STARTED = 34, 39, 59, 60
 _MANY = 0x7FFFFFFF
-_ON_DEVICE: dict[str, int | None] = {
-    "start": None, "end": None, "deviceId": 0, "streamId": -1, "correlationId": -1,
-}  # fmt: skip
-_SIZES = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 
 
 class _Reader:
@@ -143,17 +139,17 @@ class _Reader:
         """What was recorded, by process number; UserError: damaged, or of a release that is not known."""
 
         def add(builder: Builder, rows: Columns, name: np.ndarray, **more: Any) -> None:
-            gpu.add_device(builder, name, (rows[one] for one in _ON_DEVICE), **more)
+            gpu.add_device(builder, name, (rows[one] for one in gpu.ON_DEVICE), **more)
 
         def kernel_name(key: int) -> str:
             # The mangled name, demangled as every other tool's is; else as Nsight prints it.
             return full_name(self._texts.get(key >> 31, "") or self._texts.get(key & _MANY, gpu.UNNAMED))
 
-        columns = dict.fromkeys(("mangledName", "demangledName", "shortName", *_SIZES), 0)
+        columns = dict.fromkeys(("mangledName", "demangledName", "shortName", *gpu.SIZES), 0)
         for builder, _, rows in self._activities("KERNEL", **columns):
             demangled = np.where(rows["demangledName"] > 0, rows["demangledName"], rows["shortName"])
             name = gpu.coded(builder, (rows["mangledName"] & _MANY) << 31 | demangled & _MANY, kernel_name)
-            add(builder, rows, name, grid_and_block=[rows[size] for size in _SIZES])
+            add(builder, rows, name, sizes=[rows[size] for size in gpu.SIZES])
         for builder, _, rows in self._activities("MEMCPY", bytes=0, copyKind=0, srcKind=_MANY, dstKind=_MANY):
             kinds = rows["copyKind"], rows["srcKind"], rows["dstKind"]
             add(builder, rows, gpu.copy_names(builder, *kinds, _MEMORY_OFFSET), size=rows["bytes"])
@@ -188,7 +184,7 @@ class _Reader:
         }
 
     def _activities(self, kind: str, **columns: int) -> Iterator[tuple[Builder, int, Columns]]:
-        return self._by_process(_KIND + kind, {**_ON_DEVICE, "globalPid": 0, **columns}, "globalPid")
+        return self._by_process(_KIND + kind, {**gpu.ON_DEVICE, "globalPid": 0, **columns}, "globalPid")
 
     def _by_process(
         self, table: str, columns: Mapping[str, int | None], key: str

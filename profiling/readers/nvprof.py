@@ -6,6 +6,7 @@ A database contains CUPTI's records unchanged, one table per kind; names are man
 skipped.
 """
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,9 +85,6 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
 _NAMES = "StringTable"
 _KIND = "CUPTI_ACTIVITY_KIND_"
 _INSTANT, _START, _END = 1, 2, 4  # flags of a marker's row
-# What every activity of a device has, and what it is where the database does not say.
-_ON_DEVICE = {"start": None, "end": None, "deviceId": 0, "streamId": -1, "correlationId": -1}
-_SIZES = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 
 
 def read_database(database: Database) -> Trace:
@@ -98,17 +96,17 @@ def read_database(database: Database) -> Trace:
         return database.integers(_KIND + kind, columns) if _KIND + kind in database.tables else iter(())
 
     def add(rows: dict[str, np.ndarray], name: np.ndarray, **more: Any) -> None:
-        gpu.add_device(builder, name, (rows[one] for one in _ON_DEVICE), **more)
+        gpu.add_device(builder, name, (rows[one] for one in gpu.ON_DEVICE), **more)
 
     for kind in ("CONCURRENT_KERNEL", "KERNEL", "CDP_KERNEL"):
-        for rows in rows_of(kind, {**_ON_DEVICE, "name": None, **dict.fromkeys(_SIZES, 0)}):
+        for rows in rows_of(kind, {**gpu.ON_DEVICE, "name": None, **dict.fromkeys(gpu.SIZES, 0)}):
             name = gpu.coded(builder, rows["name"], lambda key: full_name(texts.get(key, gpu.UNNAMED)))
-            add(rows, name, grid_and_block=[rows[size] for size in _SIZES])
+            add(rows, name, sizes=[rows[size] for size in gpu.SIZES])
     for kind in ("MEMCPY", "MEMCPY2"):
-        for rows in rows_of(kind, {**_ON_DEVICE, "bytes": 0, "copyKind": 0, "srcKind": 0, "dstKind": 0}):
+        for rows in rows_of(kind, {**gpu.ON_DEVICE, "bytes": 0, "copyKind": 0, "srcKind": 0, "dstKind": 0}):
             name = gpu.copy_names(builder, rows["copyKind"], rows["srcKind"], rows["dstKind"])
             add(rows, name, size=rows["bytes"])
-    for rows in rows_of("MEMSET", {**_ON_DEVICE, "bytes": 0, "memoryKind": 0}):
+    for rows in rows_of("MEMSET", {**gpu.ON_DEVICE, "bytes": 0, "memoryKind": 0}):
         add(rows, gpu.set_names(builder, rows["memoryKind"]), size=rows["bytes"])
     for kind in ("RUNTIME", "DRIVER"):
         for rows in rows_of(kind, {"start": None, "end": 0, "threadId": 0, "correlationId": None, "cbid": 0}):
@@ -180,6 +178,7 @@ _LAUNCH_COLUMNS = {
     "Throughput", "SrcMemType", "DstMemType", "Device", "Context", "Stream", "Unified Memory",
     "Virtual Address", "Name", "Kernel", "Correlation_ID", "Secondary Device",
 }  # fmt: skip
+_SHARED = ("SSMem*", "DSMem*", "Static SMem", "Dynamic SMem")
 _HEADERS = ("Type", "Time(%)", "Start", "Device", "Invocations", "Count")
 
 
@@ -328,6 +327,7 @@ class _Reader:
             if "Device" not in row and name:  # of a trace of calls; else a page fault on the host
                 self._calls.setdefault(name.partition(" (")[0], printed.Spread()).add(duration)
             return
+        shared = [printed.size_bytes(row[one], units.get(one, "")) for one in _SHARED if one in row]
         launch = printed.Launch(
             name,
             printed.time_ns(row.get("Start", ""), units.get("Start", "")),
@@ -338,6 +338,8 @@ class _Reader:
             _sizes(row, "Block"),
             printed.size_bytes(row.get("Size", row.get("Unified Memory", "")), units.get("Size", "")),
             correlation=printed.whole_number(row.get("Correlation_ID", "")),
+            registers=printed.number_and_unit(row.get("Regs*", row.get("Registers Per Thread", "")))[0],
+            shared_bytes=sum(shared) if shared else math.nan,
         )
         self._launches.append(launch)
         for key in (one for one in row if one not in _LAUNCH_COLUMNS):

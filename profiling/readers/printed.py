@@ -111,7 +111,7 @@ _DECIMAL_COMMA = re.compile(
     r"\s*(?:%|[A-Za-z\u00b5\u03bc]{1,12}(?:/[A-Za-z]{1,12})?)?"
 )
 _LEVEL = re.compile(r"\((\d+)\)$")  # of Low (3), as nvprof prints utilizations: 0 to 10
-_BYTES = re.compile(r"^([KkMGTP]?)(?:byte|bytes|B)(/s|/second)?$")
+_BYTES = re.compile(r"^([KkMGTP]?)(?:byte|bytes|B)(?:/block)?(/s|/second)?$")
 
 
 def has_decimal_commas(cells: Iterable[str]) -> bool:
@@ -248,6 +248,8 @@ class Launch(NamedTuple):
     correlation: int = -1
     operator: str = ""
     direction: str = "none"
+    registers: float = math.nan
+    shared_bytes: float = math.nan
 
 
 def stream_printed(
@@ -297,8 +299,10 @@ def _kernels_table(launches: Sequence[Launch], rank: int, one_batch: bool) -> pa
         **{name: [text or None for text in given[name]] for name in ("operator", "grid", "block")},
         "device": np.array(given["device"], dtype=np.int32),
         "stream": pa.array(given["stream"], pa.int64()),
-        "flops": np.array(given["flops"], dtype=np.float64),
-        "bytes": np.array(given["bytes"], dtype=np.float64),
+        **{
+            name: np.array(given[name], np.float64)
+            for name in ("flops", "bytes", "registers", "shared_bytes")
+        },
         "correlation": pa.array([one if one >= 0 else None for one in given["correlation"]], pa.int64()),
     }
     return as_table("kernels", columns)

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from profiling.tools import read, recognise
 from tests.profiling.gpu_databases import EPOCH_NS
-from tests.profiling.writers import DEMANGLED, LAUNCHES, SHORT, SUMMARIES, Kernel
+from tests.profiling.writers import (
+    DEMANGLED,
+    DYNAMIC,
+    LAUNCHES,
+    REGISTERS,
+    SHORT,
+    STATIC,
+    SUMMARIES,
+    Kernel,
+)
 
 sizes = st.tuples(*[st.integers(1, 60_000)] * 3)
 launches = st.lists(
@@ -45,6 +54,9 @@ def test_every_launch_is_read_back(form, made, tmp_path_factory):
         "grid": [",".join(map(str, one.grid)) for one in expected],
         "block": [",".join(map(str, one.block)) for one in expected],
     }
+    if tool not in ("cupti", "pyprof"):  # whose records do not say it
+        assert table["registers"].to_pylist() == [REGISTERS] * len(made)
+        assert table["shared_bytes"].to_pylist() == [STATIC + DYNAMIC] * len(made)
     begun = table["start_ns"].to_pylist()
     shift = EPOCH_NS if form == "nsys export of 2024" else 0
     assert begun == ([one.start + shift for one in expected] if timed else [None] * len(made))

@@ -41,6 +41,10 @@ class Kernel:
     block: tuple[int, int, int] = (128, 1, 1)
 
 
+REGISTERS, STATIC, DYNAMIC = 40, 1024, 2048  # of each launch: of a thread; bytes of shared memory of a block
+OF_LAUNCHES = {"registersPerThread": REGISTERS, "staticSharedMemory": STATIC, "dynamicSharedMemory": DYNAMIC}
+
+
 def _csv(rows: list[list[object]]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
@@ -53,7 +57,8 @@ def kineto(folder: Path, kernels: list[Kernel]) -> Path:
         # Microseconds: of these the nanoseconds stand in a float's fraction.
         start, end = one.start / 1000, (one.start + one.duration) / 1000
         trace.kernel(DEMANGLED, 0, start, end, device=one.device, stream=one.stream, grid=[*one.grid],
-                     block=[*one.block])  # fmt: skip
+                     block=[*one.block],
+                     **{"registers per thread": REGISTERS, "shared memory": STATIC + DYNAMIC})  # fmt: skip
     return trace.write(folder / "trace.json")
 
 
@@ -62,12 +67,22 @@ def nvprof_database(folder: Path, kernels: list[Kernel]) -> Path:
     connection = sqlite3.connect(path)
     connection.execute("create table StringTable (_id_ integer primary key, value text)")
     connection.execute("insert into StringTable values (1, ?)", (MANGLED,))
-    sizes = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+    sizes = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", *OF_LAUNCHES)
     columns = ("start", "end", "deviceId", "streamId", "correlationId", "name", *sizes)
     table = "CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL"
     connection.execute(f"create table {table} ({', '.join(f'{name} int' for name in columns)})")
     rows = [
-        (one.start, one.start + one.duration, one.device, one.stream, number, 1, *one.grid, *one.block)
+        (
+            one.start,
+            one.start + one.duration,
+            one.device,
+            one.stream,
+            number,
+            1,
+            *one.grid,
+            *one.block,
+            *OF_LAUNCHES.values(),
+        )
         for number, one in enumerate(kernels)
     ]
     connection.executemany(f"insert into {table} values ({', '.join('?' * len(columns))})", rows)
@@ -85,6 +100,9 @@ def nsys_database(modern: bool):
             row += [*one.grid, *one.block, *([database.text(MANGLED)] if modern else [])]
             places = ", ".join("?" * len(row))
             database.connection.execute(f"insert into CUPTI_ACTIVITY_KIND_KERNEL values ({places})", row)
+        for name, value in OF_LAUNCHES.items():
+            column = f"{name} integer default {value}"
+            database.connection.execute(f"alter table CUPTI_ACTIVITY_KIND_KERNEL add column {column}")
         return database.close()
 
     return write
@@ -93,11 +111,13 @@ def nsys_database(modern: bool):
 def nvprof_trace(folder: Path, kernels: list[Kernel]) -> Path:
     """As ``--print-gpu-trace --csv -u ns`` prints it."""
     head = ["Start", "Duration", "Grid X", "Grid Y", "Grid Z", "Block X", "Block Y", "Block Z", "Device",
-            "Context", "Stream", "Name", "Correlation_ID"]  # fmt: skip
-    rows: list[list[object]] = [head, ["ns", "ns", *[""] * 11]]
+            "Context", "Stream", "Name", "Correlation_ID", "Registers Per Thread", "Static SMem",
+            "Dynamic SMem"]  # fmt: skip
+    rows: list[list[object]] = [head, ["ns", "ns", *[""] * 12, "B", "KB"]]
     for number, one in enumerate(kernels):
         device = f"Tesla V100-SXM2 ({one.device})"
-        rows.append([one.start, one.duration, *one.grid, *one.block, device, 1, one.stream, NVPROF, number])
+        said = [device, 1, one.stream, NVPROF, number, REGISTERS, STATIC, DYNAMIC // 1024]
+        rows.append([one.start, one.duration, *one.grid, *one.block, *said])
     path = folder / "nvprof.csv"
     path.write_text("==7== Profiling result:\n" + _csv(rows))
     return path
@@ -107,16 +127,26 @@ def ncu(details: bool):
     """As ``ncu --csv`` prints its details page, or its raw one; it knows no start."""
 
     def write(folder: Path, kernels: list[Kernel]) -> Path:
+        shared = [f"launch__shared_mem_per_block_{kind}" for kind in ("static", "dynamic")]
         facts = ["ID", "Process ID", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size", "Device"]
         rows: list[list[object]] = (
             [[*facts, "Section Name", "Metric Name", "Metric Unit", "Metric Value"]]
             if details
-            else [[*facts, "gpu__time_duration.sum"], [*[""] * len(facts), "ns"]]
+            else [
+                [*facts, "gpu__time_duration.sum", "launch__registers_per_thread", *shared],
+                [*[""] * len(facts), "ns", "register/thread", "byte/block", "Kbyte/block"],
+            ]
         )
         for number, one in enumerate(kernels):
             said = [number, 7, NSIGHT, 1, one.stream, str(one.block), str(one.grid), one.device]
             printed = f"{one.duration:,}"
-            rows.append([*said, "Speed", "Duration", "nsecond", printed] if details else [*said, printed])
+            if not details:
+                rows.append([*said, printed, REGISTERS, STATIC, DYNAMIC / 1000])
+                continue
+            rows.append([*said, "Speed", "Duration", "nsecond", printed])
+            rows.append([*said, "Launch", "Registers Per Thread", "register/thread", REGISTERS])
+            for kind, size in (("Static", STATIC), ("Dynamic", DYNAMIC)):
+                rows.append([*said, "Launch", f"{kind} Shared Memory Per Block", "byte/block", size])
         path = folder / "ncu.csv"
         text = io.StringIO()
         csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(rows)
