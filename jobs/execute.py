@@ -432,23 +432,17 @@ def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console, 
 def to_measure(runs: Sequence[Run], known: store.Calibration | None) -> list[Run]:
     """The largest run, if nothing is known; then profiled ones of several ranks of unknown allreduce."""
     chosen = [] if known else [largest(runs)]
-    done = (
-        {measured.exchange for measured in known.allreduces} if known else {_exchange(run) for run in chosen}
-    )
+    done = {measured.exchange for measured in known.allreduces} if known else {run.exchange for run in chosen}
     for run in sorted(runs, key=lambda run: run.ranks, reverse=True):
-        if run.profile != "none" and run.ranks > 1 and _exchange(run) not in done:
+        if run.profile != "none" and run.ranks > 1 and run.exchange not in done:
             chosen.append(run)
-            done.add(_exchange(run))
+            done.add(run.exchange)
     return chosen
 
 
 def largest(runs: Sequence[Run]) -> Run:
     """The run whose ranks measure the peaks."""
     return max(runs, key=lambda run: (run.world_size, run.ranks))
-
-
-def _exchange(run: Run) -> store.Exchange:
-    return store.exchange_of(run.nodes, run.ranks_per_node, run.network)
 
 
 def _measure(execution: Execution, run: Run, peaks: bool, scratch: Path) -> Failure | None:

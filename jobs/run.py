@@ -7,7 +7,7 @@ reported in one line each (:func:`problems_of`).
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,11 +39,6 @@ NO_HOROVOD = "Horovod is not installed (make horovod builds it): using DDP inste
 def has_horovod() -> bool:
     """Whether Horovod is installed beside this Python."""
     return is_importable("horovod")
-
-
-def in_place_of_horovod(backends: Sequence[Any]) -> list[Any]:
-    """``backends`` with DDP for Horovod, each once."""
-    return list(dict.fromkeys("ddp" if backend == "horovod" else backend for backend in backends))
 
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
@@ -287,6 +282,11 @@ class Run(BaseModel):
     def ranks(self) -> int:
         """The number of processes."""
         return self.nodes * self.ranks_per_node
+
+    @property
+    def exchange(self) -> tuple[int, int, str]:
+        """Which ranks exchange gradients over what: nodes, ranks per node, and the network between nodes."""
+        return self.nodes, self.ranks_per_node, self.network.lower() if self.nodes > 1 else ""
 
     @property
     def gpus_per_rank(self) -> int:

@@ -55,7 +55,7 @@ def is_own(name: str) -> bool:
     return name not in (*STARTING, *FILLING, "program")
 
 
-def own_names(*fields: Mapping[str, Any]) -> list[str]:
+def own_names(*fields: Iterable[str]) -> list[str]:
     """The factors of programs' own among the fields of runs, as answers name them; each once."""
     return list(dict.fromkeys(name for each in fields for name in each if name.startswith(FACTOR)))
 

@@ -93,15 +93,6 @@ class RankReport(_Record):
     findings: list[Finding] = []
 
 
-# Nodes, ranks per node and the network; within a node none is used.
-Exchange = tuple[int, int, str]
-
-
-def exchange_of(nodes: int, ranks_per_node: int, network: str) -> Exchange:
-    """Which ranks exchange gradients over what: what two allreduces must share to be compared."""
-    return nodes, ranks_per_node, network.lower() if nodes > 1 else ""
-
-
 class Allreduce(_Record):
     """The bus bandwidth of an allreduce that all ranks of some nodes took part in."""
 
@@ -111,8 +102,9 @@ class Allreduce(_Record):
     bus_bytes_per_s: float
 
     @property
-    def exchange(self) -> Exchange:
-        return exchange_of(self.nodes, self.ranks_per_node, self.network)
+    def exchange(self) -> tuple[int, int, str]:
+        """As :attr:`jobs.run.Run.exchange`: what two allreduces must share to be compared."""
+        return self.nodes, self.ranks_per_node, self.network.lower() if self.nodes > 1 else ""
 
 
 class Calibration(_Record):
@@ -128,8 +120,7 @@ class Calibration(_Record):
 
     def bus_bytes_per_s(self, run: Run) -> float | None:
         """Of an allreduce of as many ranks as a run's, on as many nodes; None: not measured."""
-        exchange = exchange_of(run.nodes, run.ranks_per_node, run.network)
-        return next((each.bus_bytes_per_s for each in self.allreduces if each.exchange == exchange), None)
+        return next((each.bus_bytes_per_s for each in self.allreduces if each.exchange == run.exchange), None)
 
     def beside(self, earlier: "Calibration | None") -> "Calibration":
         """This one with the allreduces of an earlier one; its peaks, too, where this has none."""

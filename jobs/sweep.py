@@ -28,7 +28,7 @@ from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import Launcher
 from jobs.processes import TimeIsUp, stopped_in_order
-from jobs.run import NO_HOROVOD, check_models, has_horovod, in_place_of_horovod
+from jobs.run import NO_HOROVOD, check_models, has_horovod
 from jobs.site import NO_SITE, Site, add_site_flag, find_site, shell_commands
 from jobs.store import summary_of, this_owner
 from jobs.sweep_file import Excluded, Order, Sweep, SweepRun, choose, read_sweep, where_in
@@ -161,8 +161,8 @@ def without_horovod(sweep: Sweep, site: Site) -> tuple[Sweep, str]:
     # What a container holds is not seen from outside.
     if "program" in sweep.run or "horovod" not in backends or site.container or has_horovod():
         return sweep, ""
-    instead = {**sweep.run, "backend": in_place_of_horovod(backends)}
-    return sweep.model_copy(update={"run": instead}), NO_HOROVOD
+    instead = list(dict.fromkeys("ddp" if name == "horovod" else name for name in backends))
+    return sweep.model_copy(update={"run": {**sweep.run, "backend": instead}}), NO_HOROVOD
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from signal import SIGTERM
 from jobs import by_hand
 from jobs.failures import Kind
 from jobs.flags import add_run_flags, make_parser, run_from_flags
-from jobs.run import NO_HOROVOD, Run, has_horovod, in_place_of_horovod, make_run
+from jobs.run import NO_HOROVOD, Run, has_horovod, make_run
 from jobs.store import STACKS
 from profiling.errors import EXIT_DONE, EXIT_FAILED, Unsuccessful, UserError, reported_by_rank_0
 from profiling.identity import read_identity
@@ -51,7 +51,7 @@ def main() -> int:
     if run.backend == "horovod" and not has_horovod():
         if world.rank == 0:
             print(NO_HOROVOD, file=sys.stderr)
-        run = make_run({**run.model_dump(), "backend": in_place_of_horovod([run.backend])[0]})
+        run = make_run({**run.model_dump(), "backend": "ddp"})
     standalone = by_hand.is_by_hand(arguments.out)
     if standalone and arguments.out is not None:
         with reported_by_rank_0(rank):
