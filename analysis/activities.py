@@ -3,13 +3,14 @@
     python -m analysis.activities PATH                  a run, a sweep, a folder of tables, a profiler's file
     python -m analysis.activities PATH --by rank        one summary per rank; also step
     python -m analysis.activities PATH --shares         shares of communication and copies, by GPUs and batch
-    python -m analysis.activities LOGS --shares         the same of a folder of nvprof's logs
+    python -m analysis.activities LOGS --shares         the same from a folder of nvprof's logs
     python -m analysis.activities PATH --shares --chart FILE.html    as a chart, one line per number of GPUs
 
 All recorded launches are counted, as in nvprof's summary, including those of warmup; analysis.kernels leaves
 warmup out. With --shares, PATH may be a CSV table of the first rows of printed summaries
-(gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel); its percentages are used as printed. Of logs,
-GPUs and batch are what their command lines (-b 16) or paths (4gpus/b16.txt) say, or --field.
+(gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel); its percentages are used as printed. For logs,
+the number of GPUs and the batch size come from command lines (-b 16) or paths (4gpus/b16.txt), or from
+--field.
 """
 
 import argparse
@@ -71,7 +72,7 @@ main = Command(
     flag("--shares", action="store_true", help="shares of communication and copies, by GPUs and batch size"),
     flag(
         "--field", _field, action="append", metavar="NAME=REGEX",
-        help="of nvprof's logs: where the command line or the path says gpus, batch, e.g. gpus='node_(\\d+)'",
+        help="for nvprof's logs: regular expression that finds gpus or batch, e.g. gpus='node_(\\d+)'",
     ),
     top("rows of each type [all; table: 25]"),
     flag(

@@ -21,9 +21,9 @@ The columns of results in CSV, JSON, Parquet and DataFrames. Each is listed once
 has it, and not at all if its name says what it means. `--columns` of a command lists all of its columns, with
 the kinds of [intervals](methods.md#intervals-and-their-names). `make docs` writes this page.
 
-Names end in their unit ({units}). ± marks a column with an interval, from `_low` to `_high`. Rows are
-identified by `run`, `world_size` (number of ranks), `repetition` and the fields of a run, which are the
-options of `python -m train`.
+Names end in their unit (`_pct`: %, `_us`: us, `_gb_per_s`: GB/s, `_mbyte`: MB, `_w`: W ...). ± marks a column
+with an interval, from `_low` to `_high`. Rows are identified by `run`, `world_size` (number of ranks),
+`repetition` and the fields of a run, which are the options of `python -m train`.
 
 Names may contain these parts:
 
@@ -60,10 +60,9 @@ def page(wanted: Sequence[str] = ()) -> str:
             raise UserError(f"no command {name!r} with columns{did_you_mean(name, modules)}")
     if wanted:
         return "\n".join(_section(name, modules[name]) for name in wanted)
-    units = ", ".join(f"`{end}` {unit}" for end, unit in UNITS.items())
     meanings = {part: meaning for part, _, meaning in _PARTS}
     parts = "".join(f"- `{part}`: {meaning}\n" for part, meaning in meanings.items())
-    pieces = [_HEAD.format(units=units, parts=parts)]
+    pieces = [_HEAD.format(parts=parts)]
     seen = set(FIELDS)
     for name, module in modules.items():
         lines = []

@@ -4,8 +4,9 @@
     python -m analysis.plan DIR --images 1.28e6x90 --within 24        and which choice ends in 24 hours
     python -m analysis.plan DIR --images 1.28e6x90 --ranks 16,32,64   further numbers of ranks
 
-One row per configuration and number of ranks: those measured, then predictions (analysis.predict). Images are
-the samples of a program's own. The cheapest choice is the one of least node-hours that surely ends in time.
+One row per configuration and number of ranks: the measured ones, then predictions (analysis.predict). For
+your own program, images are samples. The cheapest choice has the fewest node-hours of those that end in time
+over their whole range.
 """
 
 import math
@@ -22,7 +23,7 @@ def _images(text: str) -> float:
 main = Command(
     "plan", __doc__,
     flag("--images", type=_images, required=True, metavar="N[xEPOCHS]", help="images of the training"),
-    flag("--within", type=at_least(0), metavar="HOURS", help="time that it may take [any]"),
+    flag("--within", type=at_least(0), metavar="HOURS", help="maximum duration [unlimited]"),
     flag(
         "--ranks", default="", metavar="P,...",
         help="world sizes to predict [twice and four times the largest of each configuration]",

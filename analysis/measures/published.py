@@ -1,6 +1,7 @@
-"""What the reference published of PyProf's tables, those tables counted anew, and what each correction moves.
+"""PyProf's tables as the reference study evaluated them, corrected values, and the effect of each correction.
 
-Steps are counted in each table. The tables hold no step durations; TAU tables of the same configurations do.
+Steps are counted in each table. The tables contain no step durations; TAU tables of the same configurations
+do.
 """
 
 from collections.abc import Iterator, Sequence

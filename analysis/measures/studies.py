@@ -1,4 +1,4 @@
-"""Load the results of single-node studies; rows, tables and verdict of each."""
+"""Load the results of single-node studies, and give the rows, tables and verdict of each."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

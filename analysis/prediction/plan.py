@@ -1,4 +1,4 @@
-"""Plan of a training: the time, node-hours and energy that it takes on each number of nodes."""
+"""Plan of a training: its time, node-hours and energy on each number of nodes."""
 
 import math
 from typing import Any
