@@ -62,7 +62,7 @@ def test_a_file_cut_short_anywhere_is_refused_unless_cut_between_records(record_
             read_record(record_file, *cut)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_damage_anywhere_is_noticed_and_no_wrong_record_is_read(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "damaged"
@@ -120,7 +120,7 @@ def test_an_example_of_another_writer_is_read():
     assert decode_example(b"\x0a" + bytes([len(entries)]) + entries + unknown) == {"k": 7}
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_a_damaged_example_is_refused_or_read_but_never_crashes(data):
     whole = encode_example({"image/encoded": b"\xff\xd8" * 20, "image/class/label": 300})
