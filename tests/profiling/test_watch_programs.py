@@ -131,7 +131,7 @@ def test_the_same_program_runs_without_scaleprof(tmp_path):
     assert ended.stdout == "trained\n"
 
 
-@pytest.mark.parametrize(("how", "seen"), [("in-place", True), ("function", False)])
+@pytest.mark.parametrize(("how", "seen"), [("module", True), ("function", False)])
 def test_compiled_models_are_compiled_as_without_us(tmp_path, forks_before_the_compiler, how, seen):
     printed = forks_before_the_compiler.watch("--out", tmp_path / "run", PROGRAMS / "compiled.py", how)
     assert "1 graphs compiled" in printed

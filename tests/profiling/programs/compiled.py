@@ -1,4 +1,4 @@
-"""A program of a user's that is compiled, in each of PyTorch's three ways; it says how often it was."""
+"""A program of a user's that is compiled, as a module or as the function of its loss; it says how often it was."""
 
 import sys
 
@@ -35,8 +35,6 @@ def loss_of(inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 if how == "module":
     model = torch.compile(model, backend=backend)
-elif how == "in-place":
-    model.compile(backend=backend)
 else:
     loss_of = torch.compile(loss_of, backend=backend)
 for inputs, labels in DataLoader(
