@@ -47,24 +47,6 @@ def test_the_checks_hold_on_a_cpu(tmp_path, name):
     assert checks and all(check.right for check in checks), checks
 
 
-@pytest.mark.parametrize(
-    ("code", "said", "well", "left_out", "wrong"),
-    [
-        (0, "1 of 1 runs done", True, {}, []),
-        (1, "ValueError: no", False, {}, ["study: ended with 1: ValueError: no"]),
-        (-9, "killed", False, {}, ["study: ended with -9: killed"]),
-        (OUT_OF_TIME, "it took more than 9 s", False, {"study": "it took more than 9 s"}, []),
-        (2, "error: profile ncu needs ncu on the PATH (see ...)", False, {"study": "ended with 2: error: "
-         "profile ncu needs ncu on the PATH (see ...)"}, []),
-        (2, "ncu has no permission to read the GPU's counters", False, {"study": "ended with 2: ncu has no "
-         "permission to read the GPU's counters"}, []),
-    ],
-)  # fmt: skip
-def test_how_a_command_ended_is_noted(part, code, said, well, left_out, wrong):
-    assert part.ended_well("study", code, said) == well
-    assert (part.left_out, part.wrong) == (left_out, wrong)
-
-
 class Flat(torch.nn.Module):
     """A layer that keeps the types in which it was multiplied."""
 

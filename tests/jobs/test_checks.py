@@ -68,7 +68,7 @@ def test_what_the_site_file_says_is_compared_with_the_node(environment, tmp_path
     cards = [check for check in check_site(environment) if check.name == "network.ib.device"]
     assert [check.present for check in cards] == [False, True] and "mlx5_1" in cards[0].detail
     assert of["network.ib.interface"].detail.startswith(f"no ib9; here: {INTERFACE}")
-    assert f"`network.ib.interface` in {tmp_path}/mine.yaml" in of["network.ib.interface"].remedy
+    assert f"{tmp_path}/mine.yaml" in of["network.ib.interface"].remedy
     assert "/no/such" in of["data"].detail and "module" in of["modules"].detail
     assert all(check.remedy for check in of.values() if not check.present)
 
@@ -80,8 +80,7 @@ def test_a_network_that_this_node_lacks_is_refused_with_the_site_files_key(envir
         refuse(check_networks(site, ["eth", "ib"]))
     interface, card = lacking.value.lines
     assert interface.startswith(f"no ib9; here: {INTERFACE}")
-    assert f"`network.ib.interface` in {tmp_path}" in interface
-    assert card.startswith("no mlx5_0; here: mlx5_1")
+    assert "`network.ib.interface`" in interface and "mlx5_0" in card and "mlx5_1" in card
 
 
 def test_a_way_to_meet_mpi_that_srun_lists_and_cannot_load_is_refused(environment, tmp_path):
@@ -93,7 +92,7 @@ def test_a_way_to_meet_mpi_that_srun_lists_and_cannot_load_is_refused(environmen
     found = checks(environment)["mpi.srun"]
     why = "pmi/pmix: can not load PMIx library (Invalid MPI type 'pmix')"
     assert not found.present and found.required and found.detail.startswith(f"srun --mpi=pmix: {why}")
-    assert found.remedy == f"correct `mpi.srun` in {tmp_path}/mine.yaml"
+    assert "`mpi.srun`" in found.remedy
     site = find_site(None, environment)
     with pytest.raises(UserError, match=re.escape(f"srun --mpi=pmix: {why}; correct `mpi.srun` in ")):
         refuse(check_mpi(site, environment))
@@ -132,7 +131,7 @@ def test_what_is_wrong_on_a_compute_node_is_an_error_and_what_a_login_node_lacks
     assert not any("srun" in check.remedy for check in wrong)
     lacking = [check for check in check_site(environment) if not check.present]
     assert len(lacking) == len(wrong) and not any(check.required for check in lacking)
-    assert all("srun --partition=gpu --nodes=1 --exclusive " in check.remedy for check in lacking)
+    assert all("--partition=gpu" in check.remedy for check in lacking)
 
 
 def test_the_doctor_ends_with_1_where_the_site_file_is_wrong(environment, monkeypatch):

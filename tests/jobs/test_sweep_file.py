@@ -1,5 +1,7 @@
 """A sweep file says which runs there are, and in which order."""
 
+import re
+
 import pytest
 
 from jobs.sweep_file import choose, expand, ordered, read_sweep
@@ -80,13 +82,11 @@ def test_all_mistakes_of_a_file_are_in_one_answer_with_their_lines(sweep_file):
     text = "repetitons: 2\nrun:\n  loder: synthetic\n  batch_size: 32\n  nodes: [1,\n    0]\n"
     with pytest.raises(Mistakes) as error:
         read_sweep(sweep_file(text + "exclude:\n- {when: {gruds: 1}, because: x}"))
-    assert [line.partition("conf.yaml, ")[2] for line in error.value.lines] == [
-        "line 1: unknown key 'repetitons'; did you mean 'repetitions'?",
-        "line 3: unknown field 'loder'; did you mean 'loader'?",
-        "line 4: unknown field 'batch_size'; did you mean 'batch'?",
-        "line 6: invalid nodes 0: should be greater than or equal to 1",
-        "line 8: exclude: unknown field 'gruds'; did you mean 'grad'?",
-    ]
+    lines = [line.partition("conf.yaml, ")[2] for line in error.value.lines]
+    assert [(int(line[5]), re.findall(r"'(\w+)'", line)) for line in lines] == [
+        (1, ["repetitons", "repetitions"]), (3, ["loder", "loader"]), (4, ["batch_size", "batch"]), (6, []),
+        (8, ["gruds", "grad"]),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["quick", "loaders", "resnet50", "vgg16", "alexnet"])

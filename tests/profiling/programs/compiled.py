@@ -1,4 +1,4 @@
-"""A program of a user's that is compiled, as a module or as the function of its loss; it says how often it was."""
+"""A program of a user's that is compiled, the module or the function of its loss; it says how often."""
 
 import sys
 
