@@ -9,6 +9,14 @@ STAGES = (("Forward Pass", 100, 400), ("Backward Pass", 400, 700), ("Model Updat
 MANGLED, DEMANGLED = "_ZN2at6native6kernelIfLi4EEEvT_", "void at::native::kernel<float, 4>(float)"
 
 
+def make_table(connection: sqlite3.Connection, name: str, columns: str, rows: Iterable[tuple]) -> None:
+    """A table of integers with these rows, but where a column has another type."""
+    names = columns.split()
+    typed = ", ".join(word.replace(":", " ") if ":" in word else f"{word} int" for word in names)
+    connection.execute(f"create table {name} ({typed})")
+    connection.executemany(f"insert into {name} values ({', '.join('?' * len(names))})", rows)
+
+
 class Nsys:
     """An export of Nsight Systems.
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.profiling.fake_cupti import records_file
-from tests.profiling.gpu_databases import Nsys
+from tests.profiling.gpu_databases import Nsys, make_table
 from tests.profiling.tau_files import Thread, write_merged, write_snapshots, write_text
 from tests.profiling.traces import Trace, training_step
 
@@ -73,47 +73,35 @@ def threads(ranks: int = 2) -> list[Thread]:
 
 def nvprof_database(path: Path) -> Path:
     """Three batches of a stage and a kernel each, as nvprof records them."""
-    connection = sqlite3.connect(path)
-    make = connection.execute
-    make("create table StringTable (_id_ integer primary key, value text)")
-    kind = "CUPTI_ACTIVITY_KIND_"
-    make(f"create table {kind}MARKER (_id_ integer primary key, flags int, timestamp int, id int, "
-         "objectKind int, objectId blob, name int, domain int)")  # fmt: skip
-    make(f"create table {kind}RUNTIME (_id_ integer primary key, cbid int, start int, end int, "
-         "processId int, threadId int, correlationId int)")  # fmt: skip
-    make(f"create table {kind}CONCURRENT_KERNEL (_id_ integer primary key, start int, end int, deviceId int, "
-         "streamId int, correlationId int, name int, gridX int, gridY int, gridZ int, blockX int, "
-         "blockY int, blockZ int)")  # fmt: skip
-    make(f"create table {kind}MEMCPY (_id_ integer primary key, copyKind int, srcKind int, dstKind int, "
-         "bytes int, start int, end int, deviceId int, streamId int, correlationId int)")  # fmt: skip
     names = {name: number for number, name in enumerate(["", *STAGES, KERNEL])}
-    connection.executemany("insert into StringTable values (?, ?)", [(n, name) for name, n in names.items()])
     owner = (7).to_bytes(4, "little") + (9).to_bytes(4, "little") + bytes(4)
+    marks, calls, kernels, copies = [], [], [], []
 
     def mark(flags: int, at: int, number: int, name: str = "") -> None:
-        make(
-            f"insert into {kind}MARKER values (null, ?, ?, ?, 2, ?, ?, 0)",
-            (flags, at, number, owner, names[name]),
-        )
+        marks.append((None, flags, at, number, 2, owner, names[name], 0))
 
-    number = 0
     for batch in range(3):
         at = 1_700_000_000_000_000_000 + 1000 * batch
         for place, name in enumerate(STAGES[:3]):
-            number += 1
-            mark(2, at + 100 * place, number, name)
-            mark(4, at + 100 * place + 90, number)
-            make(
-                f"insert into {kind}RUNTIME values (null, 1, ?, ?, 7, 9, ?)",
-                (at + 100 * place + 10, 0, number),
-            )
-            make(f"insert into {kind}CONCURRENT_KERNEL values (null, ?, ?, 0, 7, ?, ?, 4, 2, 1, 128, 1, 1)",
-                 (at + 100 * place + 20, at + 100 * place + 50, number, names[KERNEL]))  # fmt: skip
+            number, begin = 3 * batch + place + 1, at + 100 * place
+            mark(2, begin, number, name)
+            mark(4, begin + 90, number)
+            calls.append((None, 1, begin + 10, 0, 7, 9, number))
+            kernels.append((None, begin + 20, begin + 50, 0, 7, number, names[KERNEL], 4, 2, 1, 128, 1, 1))
         mark(1, at + 400, 1000 + batch, STAGES[3])
-        make(
-            f"insert into {kind}MEMCPY values (null, 1, 1, 3, 4096, ?, ?, 0, 7, ?)",
-            (at + 1, at + 5, 5000 + batch),
-        )
+        copies.append((None, 1, 1, 3, 4096, at + 1, at + 5, 0, 7, 5000 + batch))
+    connection = sqlite3.connect(path)
+    key, kind = "_id_:integer:primary:key", "CUPTI_ACTIVITY_KIND_"
+    texts = [(number, name) for name, number in names.items()]
+    make_table(connection, "StringTable", f"{key} value:text", texts)
+    columns = f"{key} flags timestamp id objectKind objectId:blob name domain"
+    make_table(connection, f"{kind}MARKER", columns, marks)
+    columns = f"{key} cbid start end processId threadId correlationId"
+    make_table(connection, f"{kind}RUNTIME", columns, calls)
+    columns = f"{key} start end deviceId streamId correlationId name gridX gridY gridZ blockX blockY blockZ"
+    make_table(connection, f"{kind}CONCURRENT_KERNEL", columns, kernels)
+    columns = f"{key} copyKind srcKind dstKind bytes start end deviceId streamId correlationId"
+    make_table(connection, f"{kind}MEMCPY", columns, copies)
     connection.commit()
     connection.close()
     return path

@@ -33,7 +33,8 @@ launches = st.lists(
     ),
     min_size=1,
     max_size=12,
-    unique_by=lambda one: one.start,  # so that their order is one
+    # Their order is one, and none is cut where the next of its stream begins.
+    unique_by=(lambda one: one.start, lambda one: (one.device, one.stream)),
 )
 
 

@@ -1,5 +1,6 @@
 """Programs of users, run unchanged under profiling.watch: what do they leave?"""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from analysis.measures.points import bases_of
-from jobs import by_hand
+from jobs import by_hand, store
 from jobs.failures import Ended
 from jobs.run import Run
 from jobs.store import MANIFEST
@@ -179,3 +180,37 @@ def test_an_environment_of_the_users_own_needs_only_what_pip_installs_there(tmp_
     assert len(batches_of(tmp_path / "run")) == 6 and (tmp_path / "run/rank_0000/kernels.parquet").exists()
     ran = scaleprof("report", tmp_path)
     assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize("environ", [Mock(return_value={}), Mock(side_effect=by_hand.psutil.AccessDenied)])
+def test_ranks_that_a_shell_starts_find_the_same_name(monkeypatch, environ):
+    """mpirun starts a shell for each rank, and this the rank; a daemon of Slurm's is root's."""
+
+    def ancestors(rank: str) -> SimpleNamespace:
+        mpirun = SimpleNamespace(pid=10, environ=environ, create_time=lambda: 1e9, parent=lambda: None)
+        shell = SimpleNamespace(pid=20 + int(rank), create_time=lambda: 2e9, parent=lambda: mpirun)
+        shell.environ = lambda: {"OMPI_COMM_WORLD_LOCAL_RANK": rank}
+        return SimpleNamespace(parent=lambda: shell)
+
+    names = set()
+    for rank in "01":
+        monkeypatch.setattr(by_hand.psutil, "Process", lambda rank=rank: ancestors(rank))
+        me = Identity(int(rank), 2, int(rank), 2, "Open MPI")
+        names.add(by_hand.new_name("train", me, {**os.environ, "OMPI_COMM_WORLD_LOCAL_RANK": rank}))
+    assert len(names) == 1 and names.pop().endswith("-10")
+
+
+@pytest.mark.parametrize("done", [(3, 5), (5, 3)])
+def test_steps_that_only_some_ranks_did_are_left_out(tmp_path, done):
+    for rank, steps in enumerate(done):
+        folder = tables.rank_directory(tmp_path, rank)
+        tables.write(tables.as_table("batches", {"batch_index": range(steps)}), folder, "batches")
+        store.write_record(folder / store.RANK_REPORT, store.RankReport(
+            rank=rank, world_size=2, hostname="h", device="cpu", backend="ddp/gloo", batches_done=steps,
+            images_done=steps, losses_finite=True, parameter_digest="",
+        ))  # fmt: skip
+    program, me = Program("train.py"), Identity(0, 2, 0, 2, "torchrun")
+    manifest = by_hand.write_program_manifest(tmp_path, me, program, "none", Ended(0), datetime.now(UTC))
+    assert (manifest.run.batches, manifest.reason) == (3, "")
+    assert [(one.code, one.data) for one in manifest.findings] == [("steps_differ", {"least": 3, "most": 5})]
+    store.check_run(manifest.run, manifest.ranks, tmp_path)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from profiling.readers.cupti import GROUPS, Reading, RecordsWriter
-from tests.profiling.gpu_databases import EPOCH_NS, Nsys
+from tests.profiling.gpu_databases import EPOCH_NS, Nsys, make_table
 from tests.profiling.traces import Trace
 
 # One kernel: mangled, demangled, as nvprof prints it, as Nsight's tools print it, and as PyProf shortens it.
@@ -65,27 +65,15 @@ def kineto(folder: Path, kernels: list[Kernel]) -> Path:
 def nvprof_database(folder: Path, kernels: list[Kernel]) -> Path:
     path = folder / "nvprof.sql"
     connection = sqlite3.connect(path)
-    connection.execute("create table StringTable (_id_ integer primary key, value text)")
-    connection.execute("insert into StringTable values (1, ?)", (MANGLED,))
+    make_table(connection, "StringTable", "_id_:integer:primary:key value:text", [(1, MANGLED)])
     sizes = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", *OF_LAUNCHES)
-    columns = ("start", "end", "deviceId", "streamId", "correlationId", "name", *sizes)
-    table = "CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL"
-    connection.execute(f"create table {table} ({', '.join(f'{name} int' for name in columns)})")
+    columns = " ".join(["start end deviceId streamId correlationId name", *sizes])
     rows = [
-        (
-            one.start,
-            one.start + one.duration,
-            one.device,
-            one.stream,
-            number,
-            1,
-            *one.grid,
-            *one.block,
-            *OF_LAUNCHES.values(),
-        )
+        (one.start, one.start + one.duration, one.device, one.stream, number, 1, *one.grid, *one.block,
+         *OF_LAUNCHES.values())
         for number, one in enumerate(kernels)
-    ]
-    connection.executemany(f"insert into {table} values ({', '.join('?' * len(columns))})", rows)
+    ]  # fmt: skip
+    make_table(connection, "CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL", columns, rows)
     connection.commit()
     connection.close()
     return path
