@@ -52,7 +52,9 @@ def plan(study: Study, images: float, within: float | None = None, ranks: str = 
     measured = pd.DataFrame(scaled(study).rows)
     if "images_per_s" not in measured or measured["images_per_s"].isna().all():
         raise UserError(f"{study.path} holds no run with images/s: nothing can be planned")
-    own = [name for name in (*CONFIGURATION, *own_names(measured)) if name in measured]
+    own = [
+        name for name in (*CONFIGURATION, *own_names(dict.fromkeys(map(str, measured)))) if name in measured
+    ]
     measured = measured[[*own, "world_size", "nodes", "gpus_per_node", *_RATES]].dropna(subset="images_per_s")
     predicted = _predicted(study, ranks, int(measured["gpus_per_node"].max()))
     rows = pd.concat([measured.assign(known_by="measured"), predicted], ignore_index=True)
