@@ -12,7 +12,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,16 +87,15 @@ class World:
         return Run.model_validate(fields)
 
 
-@dataclass
-class Times:
-    """Instants in ms, arrays (ranks, steps); ``kernels``: what ran, as (facts, begins, ends, launches)."""
+Kernel = tuple[dict[str, Any], np.ndarray]  # its facts; begins, ends and launches: (3, ranks, steps), ms
 
-    start: np.ndarray
-    loaded: np.ndarray
-    forwarded: np.ndarray
-    exchanged: np.ndarray
-    end: np.ndarray
-    kernels: list[tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=list)
+
+class Times:
+    """Instants in ms, arrays (ranks, steps), and the kernels that ran."""
+
+    def __init__(self, ranks: int, steps: int) -> None:
+        self.start, self.loaded, self.forwarded, self.exchanged, self.end = np.zeros((5, ranks, steps))
+        self.kernels: dict[tuple[str, int], Kernel] = {}
 
 
 def simulated(
@@ -112,16 +111,13 @@ def simulated(
     if world.plant:
         world.plant(plan, world.x, generator)
     plan.launch[:, traced:] += TRACED_LAUNCH_MS
-    times = Times(*(np.zeros((ranks, steps)) for _ in range(5)))
-    kinds: dict[tuple[str, int], tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]] = {}
+    times = Times(ranks, steps)
 
     def note(
         name: str, number: int, begin: np.ndarray, end: np.ndarray, launch: np.ndarray, **of: Any
     ) -> None:
-        if (name, number) not in kinds:
-            kinds[name, number] = ({"name": name, **of}, *(np.zeros((ranks, steps)) for _ in range(3)))
-        for array, values in zip(kinds[name, number][1:], (begin, end, launch), strict=True):
-            array[:, step] = values
+        kernel = times.kernels.setdefault((name, number), ({"name": name, **of}, np.zeros((3, ranks, steps))))
+        kernel[1][:, :, step] = begin, end, launch
 
     host, device = np.zeros(ranks), np.zeros(ranks)
     worker = np.zeros((ranks, WORKERS))
@@ -181,7 +177,6 @@ def simulated(
         times.exchanged[:, step] = device
         launched("sgd", 0, np.full(ranks, UPDATE_MS * level), **_model("optimizer", "update", None, 0.0))
         times.end[:, step] = host = np.maximum(host, device)
-    times.kernels = list(kinds.values())
     return times
 
 
@@ -197,8 +192,8 @@ def _layer(layer: int, direction: str) -> dict[str, Any]:
 def recorded(rank: int, times: Times, traced: int) -> dict[str, Any]:
     """The kernels of the recorded steps, as columns: a :data:`benchmarks.planted_sweep.Recorder`."""
     rows: dict[str, list] = {}
-    for of, begin, end, launch in times.kernels:
-        starts, ends, calls = (as_ns(array[rank, traced:]) for array in (begin, end, launch))
+    for of, instants in times.kernels.values():
+        starts, ends, calls = as_ns(instants[:, rank, traced:])
         count = len(starts)
         row = {
             "batch_index": range(traced, traced + count), "start_ns": starts.tolist(),

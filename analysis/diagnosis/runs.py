@@ -34,6 +34,7 @@ OPTIONS = ("workers", "loader", "grad", "compute", "backend", "threads", "channe
            "graph", "cudnn_benchmark", "hw_decoder_load", "bucket_mb", "network", "data_format")  # fmt: skip
 LATE_RUNS_SHARE = 0.5  # of the runs: a rank that is named in no more is not what slows the job
 WAITING_SHARE_PCT = 20.0  # of a step, from which on a part that it need not have is worth a line
+PROFILED_ALIKE = 0.15  # of the step: a profiled step that differs by more does not tell its parts
 LEAST_GAIN_PCT = 1.0  # of a simulated change that is worth a line
 _MOST_GAINS = 3
 _MOST_NODES = 2  # that are named
@@ -121,7 +122,9 @@ def _step(
     not the step's own.
     """
     step_ms = _step_ms(row)
-    divided = parts_ms or {name: number(row, f"mean_{name}_ms") for name in STAGES}
+    stages = {name: number(row, f"mean_{name}_ms") for name in STAGES}
+    profiled_alike = abs(sum(parts_ms.values()) - step_ms) <= PROFILED_ALIKE * step_ms
+    divided = parts_ms if parts_ms and (profiled_alike or math.isnan(sum(stages.values()))) else stages
     if not (step_ms > 0 and sum(divided.values()) > 0):  # NaN: one is not known
         return [], None
     shares = shares_of(divided)
