@@ -1,9 +1,10 @@
 """Functions and counters that a tool summed over a run, from the tables ``intervals`` and ``atomics``."""
 
 import pstats
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+import orjson
 import pandas as pd
 
 from analysis.display.metrics import RANK, RUN, Metric, columns, names_of
@@ -12,8 +13,13 @@ from analysis.frames.measure import measure
 from analysis.frames.study import Study
 from profiling import tables, tools
 from profiling.errors import UserError
+from profiling.findings import Finding
 
 FUNCTION, COUNTER = "function", "counter"
+_KINDS = {
+    "intervals": (FUNCTION, "function"),
+    "atomics": (COUNTER, "event"),
+}
 LEVELS = {"rank": RANK, "thread": Metric("thread", "thread of the rank, as the tool numbers it", key=True)}
 _NAME = Metric(
     "name", "function, or counter and what it counted", text=True, priority=2,
@@ -49,10 +55,13 @@ def functions(study: Study, by: Sequence[str] = (), top: int | None = None) -> A
         UserError: nothing below the path holds functions or counters.
     """
     keys = ["run", *by, "name"]
-    found = [
-        (_functions if kind == FUNCTION else _counters)(rows, keys).assign(kind=kind)
-        for kind, rows in _tables(study.path)
-    ]
+    cprofile = study.path.suffix in (".prof", ".pstats") and study.path.exists()
+    sums = {"intervals": _of_cprofile(study.path)} if cprofile else sums_of_tools(study)
+    found = []
+    for name, (kind, column) in _KINDS.items():
+        if name in sums:
+            rows = sums[name].rename(columns={column: "name"}).astype({"name": str})
+            found.append((_functions if kind == FUNCTION else _counters)(rows, keys).assign(kind=kind))
     if not found:
         raise UserError(
             f"{study.path} holds no functions and no counters (profiling.convert reads raw files)"
@@ -87,30 +96,40 @@ def _counters(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     return sums.assign(mean=sums.pop("total") / sums["count"]).reset_index()
 
 
-def _tables(path: Path) -> Iterator[tuple[str, pd.DataFrame]]:
-    """(kind, rows with ``run``, ``rank``, ``thread``, ``name``) of each table of a file or below a folder."""
-    kinds = {"intervals": (FUNCTION, "function"), "atomics": (COUNTER, "event")}
+def sums_of_tools(
+    study: Study, names: Sequence[str] = tuple(_KINDS), tool: str | None = None
+) -> dict[str, pd.DataFrame]:
+    """Tables of the sums that a tool kept: of its file, or of all ranks below a folder; findings are noted.
+
+    Args:
+        study: its path is the file's, or the folder's.
+        names: of the tables.
+        tool: that wrote what is read; None: recognised, and a folder is not its.
+
+    Returns:
+        By name, of those that are there: the rows, with the ``run`` that they are of.
+    """
+    path = study.path
     if not path.exists():
         raise UserError(f"{path} does not exist")
-    if path.suffix in (".prof", ".pstats"):
-        yield FUNCTION, _of_cprofile(path)
-        return
-    if path.is_file():
-        read = tools.read(path).tables
-        found = [(path.name, name, table) for name, table in read.items() if name in kinds]
-    else:
-        found = []
-        for name in kinds:
-            for file in sorted(path.rglob(f"{name}.parquet")):
-                folder = file.parent
-                of_run = folder.parent if folder.name.startswith("rank_") else folder
-                run = path.name if of_run in (path, path.parent) else str(of_run.relative_to(path))
-                found.append((run, name, tables.read(folder, name)))
-    for name, (kind, column) in kinds.items():
-        rows = [table.to_pandas().assign(run=run) for run, of, table in found if of == name]
-        if rows:
-            joined = pd.concat(rows, ignore_index=True).rename(columns={column: "name"})
-            yield kind, joined.astype({"name": str})
+    files = [file for name in names for file in sorted(path.rglob(f"{name}.parquet"))]
+    found = [(_run_of(path, file.parent), file.stem, tables.read(file.parent, file.stem)) for file in files]
+    for report in sorted({file.with_name("rank.json") for file in files}):
+        if report.exists():
+            for finding in orjson.loads(report.read_bytes()).get("findings", []):
+                study.log.add(Finding.from_json(finding))
+    if path.is_file() or (tool and not files):
+        converted = tools.read(path, tool)
+        found = [(path.name, name, table) for name, table in converted.tables.items()]
+        for finding in converted.findings:
+            study.log.add(finding)
+    rows = {name: [one.to_pandas().assign(run=run) for run, of, one in found if of == name] for name in names}
+    return {name: pd.concat(some, ignore_index=True) for name, some in rows.items() if some}
+
+
+def _run_of(path: Path, folder: Path) -> str:
+    of_run = folder.parent if folder.name.startswith("rank_") else folder
+    return path.name if of_run in (path, path.parent) else str(of_run.relative_to(path))
 
 
 def _of_cprofile(path: Path) -> pd.DataFrame:
@@ -121,7 +140,7 @@ def _of_cprofile(path: Path) -> pd.DataFrame:
     return pd.DataFrame([
         {
             "run": path.name, "rank": 0, "thread": 0, "calls": calls,
-            "name": f"{function} ({file}:{line})" if line else function,
+            "function": f"{function} ({file}:{line})" if line else function,
             "exclusive_ns": 1e9 * exclusive, "inclusive_ns": 1e9 * inclusive,
         }
         for (file, line, function), (_, calls, exclusive, inclusive, _) in stats.items()

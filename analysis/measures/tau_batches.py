@@ -2,25 +2,20 @@
 
 import math
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
 import pandas as pd
-import pyarrow as pa
 
 from analysis.display.metrics import IN_RUN, RANK, Metric, names_of
 from analysis.display.terminal import Answer
 from analysis.frames.measure import measure
 from analysis.frames.study import Study
+from analysis.measures.functions import sums_of_tools
 from analysis.statistics import inside_run
-from profiling import tables, tools
 from profiling.errors import UserError
-from profiling.findings import Finding
 from profiling.markers import STAGE_EVENT, stage_of_event
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, SCHEMAS, UPDATE
 
@@ -33,7 +28,6 @@ METRICS = (
 )
 COLUMNS = {"Columns:": METRICS}
 _APPLICATION = ".TAU application"
-_TABLES = ("intervals", "atomics", "markers")
 _TIMER = re.compile(r"^Batch \d+$")
 _STAGES = (FORWARD, BACKWARD, UPDATE, "Load Data", "Optimizer Step", "Allreduce Gradients")
 # Of Student's t: start-up is skewed, so that the quantile of 95 % holds the truth in 90 % of cases
@@ -44,41 +38,37 @@ _LEAST_STARTS = 3  # of two the scatter is not known: Student's t is then 12.7 t
 Estimate = tuple[int, float, float, float]  # steps; ns, low, high
 
 
-@dataclass(frozen=True)
-class Profile:
+class Profile(NamedTuple):
     """What TAU recorded of a run; times in ns.
 
     Attributes:
         timers: ``calls`` and ``inclusive_ns`` by rank and function, threads summed.
         stages: ``count`` and ``ns`` (mean) by rank and stage, of its events.
         marks: ``start_ns`` of each step's end on a rank's first thread, by rank.
-        findings: of its ranks.
     """
 
     timers: pd.DataFrame
     stages: pd.DataFrame
     marks: pd.Series
-    findings: list[Finding]
 
     def application_ns(self, rank: int) -> float:
         """How long the whole run took; NaN if TAU did not say."""
         return float(self.timers["inclusive_ns"].get((rank, _APPLICATION), math.nan))
 
 
-def read(path: Path) -> Profile:
-    """A run's profile: a file or folder of TAU's, or the tables of a run or rank.
+def read(study: Study) -> Profile:
+    """The profile in a study's path: a file or folder of TAU's, or the tables of a run or rank.
 
     Raises:
-        UserError: no profile of TAU, or damaged.
+        UserError: no profile of TAU, or damaged; or several.
     """
-    findings: list[Finding] = []
-    pieces: dict[str, list[pa.Table]] = defaultdict(list)
-    for name, table in _tables(path, findings):
-        pieces[name].append(table.select(SCHEMAS[name].names))
+    found = sums_of_tools(study, ("intervals", "atomics", "markers"), "tau")
     intervals, atomics, markers = (
-        pa.concat_tables(pieces[name] or [tables.as_table(name, {})]).unify_dictionaries().to_pandas()
-        for name in _TABLES
+        found.get(name, pd.DataFrame(columns=SCHEMAS[name].names))
+        for name in ("intervals", "atomics", "markers")
     )
+    if len(runs := found.get("intervals", pd.DataFrame({"run": []}))["run"].unique()) > 1:
+        raise UserError(f"{study.path} holds runs under TAU: name one of them, e.g. {study.path / runs[0]}")
     intervals["function"] = intervals["function"].astype(object)
     # Other threads' applications are parts of the first one's.
     intervals = intervals[(intervals["function"] != _APPLICATION) | (intervals["thread"] == 0)]
@@ -90,27 +80,7 @@ def read(path: Path) -> Profile:
     stages = events.assign(stage=named["stage"], ns=events["mean"] * named["unit"].astype(float))
     stages = stages.drop_duplicates(["rank", "stage"], keep="last").set_index(["rank", "stage"])
     marks = markers[markers["thread"] == 0].set_index("rank")["start_ns"]
-    return Profile(timers, stages[["count", "ns"]], marks, findings)
-
-
-def _tables(path: Path, findings: list[Finding]) -> Iterator[tuple[str, pa.Table]]:
-    """TAU's tables of the ranks of a run, of one rank, or of a file or folder that TAU wrote."""
-    folders = [path, *sorted(path.glob("rank_*"))] if path.is_dir() else []
-    folders = [folder for folder in folders if tables.table_path(folder, "intervals").exists()]
-    runs = sorted({file.parents[1] for file in path.glob("*/rank_*/intervals.parquet")})
-    if runs and not folders:
-        raise UserError(f"{path} holds runs under TAU: name one of them, e.g. {runs[0]}")
-    for folder in folders:
-        report = folder / "rank.json"
-        found = orjson.loads(report.read_bytes()).get("findings", []) if report.exists() else []
-        findings += map(Finding.from_json, found)
-        for name in _TABLES:
-            if tables.table_path(folder, name).exists():
-                yield name, tables.read(folder, name)
-    if not folders:
-        converted = tools.read(path, "tau")
-        findings += converted.findings
-        yield from ((name, table) for name, table in converted.tables.items() if name in _TABLES)
+    return Profile(timers, stages[["count", "ns"]], marks)
 
 
 def difference(whole_ns: float, starts_ns: Sequence[float], steps: int | None) -> Estimate | None:
@@ -189,7 +159,7 @@ def tau_batches(study: Study, startup: Sequence[Path] = (), batches: int | None 
     Raises:
         UserError: no profile of TAU, or nothing in it says how long a step is.
     """
-    profile, starts = read(study.path), [read(path) for path in startup]
+    profile, starts = read(study), [read(Study(path)) for path in startup]
     rows: list[dict[str, Any]] = []
     for rank in profile.timers.index.unique("rank"):
         estimates = _estimates(profile, rank, starts, batches)
@@ -199,6 +169,4 @@ def tau_batches(study: Study, startup: Sequence[Path] = (), batches: int | None 
     if not rows:
         raise UserError(f"{study.path} holds no steps: give --startup and --batches")
     frame = pd.DataFrame(rows, columns=names_of(METRICS))
-    for finding in profile.findings:
-        study.log.add(finding)
     return Answer(frame, METRICS, title="Step duration (TAU)")
