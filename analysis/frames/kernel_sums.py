@@ -72,9 +72,7 @@ _LAUNCHES = f"""
     from (
         select rank, batch_index, file_row_number as row, direction::varchar as direction,
             "class"::varchar as class, short_name::varchar as name, start_ns, flops, bytes
-        from read_parquet($KERNELS, file_row_number = true)
-        semi join {ATTRIBUTED.replace("batches", "BATCHES")}
-            using (rank, batch_index)
+        from read_parquet($kernels, file_row_number = true) semi join {ATTRIBUTED} using (rank, batch_index)
         where {IS_MODEL} and start_ns is not null
     )
     window kernel as (partition by rank, batch_index, direction, name)
@@ -82,7 +80,7 @@ _LAUNCHES = f"""
 # What a launch costs in the lending run: mean over the batches that launch its kernel as often as most do.
 _LENT = f"""
 create temp table {{lent}} as
-with launches as ({_LAUNCHES.replace("KERNELS", "lender").replace("BATCHES", "lender_batches")}),
+with launches as ({_LAUNCHES}),
 usual as (
     select direction, name, mode(n) as n
     from (select distinct batch_index, direction, name, n from launches) group by direction, name
@@ -94,7 +92,7 @@ from launches join usual using (direction, name, n) group by direction, name, n,
 """
 _CREDIT = f"""
 insert into {{credit}}
-with launches as materialized ({_LAUNCHES.replace("KERNELS", "kernels").replace("BATCHES", "batches")}),
+with launches as materialized ({_LAUNCHES}),
 by_name as (
     select rank, row, lent.flops, lent.bytes, true as by_name
     from launches join {{lent}} as lent using (direction, name, n, k)
@@ -163,7 +161,7 @@ def relation(study: Study, source: Source) -> str:
 def _relation(study: Study, source: Source) -> str:
     if source.fields["profile"] in ("none", "torch") or not source.tables("kernels"):
         return PLAIN
-    paths = _paths(kernels=source, batches=source)
+    paths = _paths(source)
     known, model = study.connection.execute(_KNOWS, {"kernels": paths["kernels"]}).fetchall()[0]
     if known or not model:
         return PLAIN
@@ -175,20 +173,19 @@ def _relation(study: Study, source: Source) -> str:
     number = len(study.kept("relations of launches"))
     names = {"lent": f"lent_{number}", "credit": f"credit_{number}"}
     # Ranks launch the same: one of them tells for all.
-    of_lender = _paths(lender=lender, lender_batches=lender)
-    study.connection.execute(_LENT.format(**names), {**of_lender, "lender": of_lender["lender"][:1]})
+    of_lender = _paths(lender)
+    study.connection.execute(_LENT.format(**names), of_lender | {"kernels": of_lender["kernels"][:1]})
     study.connection.execute(_CREDITS.format(**names))
     for one in paths["kernels"]:  # a rank at a time: a run of many need not be in memory
-        study.connection.execute(_CREDIT.format(**names), {**paths, "kernels": [one]})
+        study.connection.execute(_CREDIT.format(**names), paths | {"kernels": [one]})
     whole, by_name, by_class = study.connection.execute(_COVERED.format(**names), paths).fetchall()[0]
     pct, by_class_pct = (100 * ns / (whole or 1) for ns in (by_name + by_class, by_class))
     study.note("flops_borrowed", source, pct=pct, by_class_pct=by_class_pct, lender=lender.id)
     return _CREDITED.format(**names)
 
 
-def _paths(**sources: Source) -> dict[str, list[str]]:
-    tables = {name: "batches" if name.endswith("batches") else "kernels" for name in sources}
-    return {name: [str(path) for path in source.tables(tables[name])] for name, source in sources.items()}
+def _paths(source: Source) -> dict[str, list[str]]:
+    return {name: [str(path) for path in source.tables(name)] for name in ("kernels", "batches")}
 
 
 def lender_of(study: Study, source: Source) -> Source | None:

@@ -253,35 +253,32 @@ def _series(study: Study, source: Source) -> Series:
 def _of_all_ranks(source: Source) -> dict[str, np.ndarray]:
     """name -> (ranks x steps) of a run: all steps; of a program those that all ranks have."""
     count = source.fields["batches"]
-    columns: dict[str, list[np.ndarray]] = {name: [] for name in _READ}
-    for rank in range(source.ranks):
-        read = tables.read(tables.rank_directory(source.path, rank), "batches", _READ)
-        if read.num_rows != count and not (source.fields.get("program") and read.num_rows > count):
-            raise UserError(f"rank {rank} recorded {read.num_rows} of {count} steps")
+    folders = [tables.rank_directory(source.path, rank) for rank in range(source.ranks)]
+    of_ranks = [tables.read(folder, "batches", _READ).sort_by("batch_index") for folder in folders]
+    for rank, table in enumerate(of_ranks):
+        if len(table) != count and not (source.fields.get("program") and len(table) > count):
+            raise UserError(f"rank {rank} recorded {len(table)} of {count} steps")
         # Of a program that was watched, the samples of a step may be unknown.
-        if any(read[name].null_count for name in _READ if name != "images"):
+        if any(table[name].null_count for name in _READ if name != "images"):
             raise UserError(f"rank {rank} recorded steps without timestamps")
-        order = np.argsort(read["batch_index"].to_numpy(), kind="stable")[:count]
-        for name in _READ:
-            columns[name].append(read[name].to_numpy()[order])
-    return {name: np.stack(of_ranks) for name, of_ranks in columns.items()}
+    return {name: np.stack([table[name].to_numpy()[:count] for table in of_ranks]) for name in _READ}
 
 
 def all_series(study: Study) -> dict[str, Series]:
     """The batches of every run that can be used, by id."""
     each = study.each(study.of_kind("run"), lambda source: series_of(study, source))
     by_id = {source.id: series for source, series in each}
+    levels = {name: _change_of_level(one.steady_ns) for name, one in by_id.items()}
     # Without a steady level a median, or images/s, is that of no pace they keep.
     unsettled = [
         name
         for name, one in by_id.items()
         if (one.warmup and one.warmup >= len(one.step_ns) // 2 and not one.attributed.any())
-        or drift(one.steady_ns) is not None
+        or levels[name][0]
     ]
     if unsettled:
         study.note("no_steady_state", n=len(unsettled), of=len(by_id), runs=unsettled)
-    longer = {name: warming_pct(one.steady_ns) for name, one in by_id.items() if name not in unsettled}
-    warming = {name: pct for name, pct in longer.items() if pct is not None}
+    warming = {name: pct for name, (_, pct) in levels.items() if pct is not None and name not in unsettled}
     if warming:
         most = max(warming.values())
         study.note("still_warming", n=len(warming), of=len(by_id), runs=list(warming), longer_pct=most)
@@ -354,31 +351,20 @@ def job_steps(steps: pd.DataFrame) -> pd.DataFrame:
     return steps.groupby(["run", "step"], sort=False, as_index=False).agg(of_ranks | of_job)
 
 
-def drift(steady_ns: np.ndarray) -> float | None:
-    """The last third of a series over its first, by medians, if that is a change of level; else None.
+def _change_of_level(steady_ns: np.ndarray) -> tuple[bool, float | None]:
+    """Whether a series ends on another level than it began on, and by how much it warms up, %.
 
-    A change counts from a fifth on, if the middle halves of the two thirds are apart.
+    A level is the median of a third. It is another one from a fifth on, if the middle halves of the first and
+    the last third are apart. A series warms up if each third is below the lower quartile of the one before,
+    by as much as its first third is longer than its last; None: it does not, or by little.
     """
+    third = len(steady_ns) // 3
     if len(steady_ns) < _FEWEST_TO_DRIFT:
-        return None
-    (low, first, high), _, (lowest, last, highest) = _quartiles_of_thirds(steady_ns)
-    apart = low > highest or lowest > high
-    return float(last / first) if apart and abs(last / first - 1) > _DRIFT else None
-
-
-def warming_pct(steady_ns: np.ndarray) -> float | None:
-    """By how much the first third of a series is longer than the last, %, if steps get shorter to its end.
-
-    By medians, each below the lower quartile of the third before it; None: they do not, or by little.
-    """
-    if len(steady_ns) < _FEWEST_TO_DRIFT:
-        return None
-    (low, first, _), (lower, middle, _), (_, last, _) = _quartiles_of_thirds(steady_ns)
+        return False, None
+    parts = steady_ns[:third], steady_ns[third:-third], steady_ns[-third:]
+    (low, first, high), (lower, middle, _), (lowest, last, highest) = (
+        np.percentile(part, [25, 50, 75]) for part in parts
+    )
+    drifts = (low > highest or lowest > high) and abs(last / first - 1) > _DRIFT
     falls = middle < low and last < lower and first / last - 1 > _WARMING
-    return 100 * float(first / last - 1) if falls else None
-
-
-def _quartiles_of_thirds(values: np.ndarray) -> list[np.ndarray]:
-    third = len(values) // 3
-    parts = values[:third], values[third:-third], values[-third:]
-    return [np.percentile(part, [25, 50, 75]) for part in parts]
+    return bool(drifts), 100 * float(first / last - 1) if falls else None

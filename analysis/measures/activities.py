@@ -333,7 +333,7 @@ def activities(
     if printed is None:
         rows = activities_of(study, by) if study.loaded else of_path(study, by)
         if shares:
-            runs = rows["run"].unique()
+            runs = list(rows["run"].unique())
             known = fields_of(study) if study.loaded else fields_of_logs(study, runs, field or {})
             printed = shares_of(rows, known.reindex(runs))
     if printed is not None:
