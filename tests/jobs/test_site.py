@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from jobs.checks import check_modules, refuse
-from jobs.execute import Outcome
+from jobs.progress import Result
 from jobs.run import LINK, make_run
 from jobs.site import (
     NO_SITE,
@@ -184,7 +184,7 @@ def test_a_job_on_a_node_without_the_scratch_folder_ends_in_a_line_and_makes_non
     assert f"scratch {scratch}" in said and said.endswith(f"{tmp_path}/here.yaml")
     assert run("jobs.sweep", *words, "--dry-run").code == 0
     monkeypatch.delenv("SLURMD_NODENAME")  # in a shell of salloc, on the login node
-    monkeypatch.setattr("jobs.sweep.run_sweep", lambda *given: Outcome())
+    monkeypatch.setattr("jobs.sweep.run_sweep", lambda *given: Result())
     assert run("jobs.sweep", *words).code == 0
 
 
@@ -199,7 +199,7 @@ def test_a_job_on_a_node_without_the_interface_ends_in_a_line_before_its_first_r
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": nodes, "SLURMD_NODENAME": "n1"}
     for name, value in {**job, "PATH": f"{tmp_path}:/usr/bin:/bin"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("jobs.sweep.run_sweep", lambda *given: Outcome())
+    monkeypatch.setattr("jobs.sweep.run_sweep", lambda *given: Result())
     words = [tmp_path / "s.yaml", "--launcher=slurm", "--out", tmp_path, "--site", tmp_path / "here.yaml"]
     answer = run("jobs.sweep", *words)
     assert answer.code == code  # an allocation of one node uses no network
