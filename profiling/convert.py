@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiling.arguments import Parser, with_values
-from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, reported_by_rank_0, run_command
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, printable, reported_by_rank_0, run_command
 from profiling.findings import lines
 from profiling.identity import check_mpi, read_identity
 from profiling.tools import TOOLS, tool
@@ -106,7 +106,7 @@ def convert(
     findings = [one for outcome in tables for one in outcome.findings]
     findings += [one.of(run=directory.name) for directory, job in placed for one in job.findings]
     for line in [*errors, *lines(findings)]:
-        print(f"scaleprof: {line}", file=sys.stderr)
+        print(f"scaleprof: {printable(line)}", file=sys.stderr)
     for directory in (*(outcome.target for outcome in tables), *(directory for directory, _ in placed)):
         print(directory)
     failed = sum(bool(outcome.error) for outcome in outcomes) - len(foreign)

@@ -165,9 +165,9 @@ def run_command(main: Callable[[], int | None]) -> None:
     sys.exit(code)
 
 
-def printable(text: str) -> str:
+def printable(text: str, instead: str = "?") -> str:
     """Text without line breaks and control characters: names of files and kernels are anybody's."""
-    return "".join(sign if sign.isprintable() else "?" for sign in text)
+    return "".join(sign if sign.isprintable() else instead for sign in text)
 
 
 def _complain(message: str) -> None:

@@ -29,7 +29,7 @@ from analysis.frames.study import Study, in_counts
 from jobs.flags import OUTPUT, make_parser
 from jobs.store import write_text
 from profiling.convert import convert
-from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, printable, run_command
 from profiling.findings import MOST_SHOWN
 from profiling.traces import units
 from profiling.traces.jobs import others_in
@@ -132,7 +132,7 @@ def _failed(study: Study) -> int:
         some = ", ".join(one.point for one in failed[:_MOST_NAMED]) + (
             ", ..." if failed[_MOST_NAMED:] else ""
         )
-        print(f"{in_counts(failed, what)}; listed in the report: {some}", file=sys.stderr)
+        print(printable(f"{in_counts(failed, what)}; listed in the report: {some}"), file=sys.stderr)
     return EXIT_FAILED if failed else EXIT_DONE
 
 

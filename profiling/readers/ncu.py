@@ -154,14 +154,12 @@ class _Reader:
                     self._add(values, sections, cells)
             elif row.cells[0].isdecimal():
                 metrics = zip(row.header, row.cells, units or [""] * len(row.cells), strict=True)
-                yield (
-                    row.values,
-                    {
-                        name: printed.number_and_unit(cell, unit, self._comma)
-                        for name, cell, unit in metrics
-                        if "__" in name
-                    },
-                )
+                measured = {
+                    name: printed.number_and_unit(cell, unit, self._comma)
+                    for name, cell, unit in metrics
+                    if "__" in name
+                }
+                yield row.values, measured
             else:
                 self.blocks.damaged += 1
         if facts:
@@ -187,11 +185,8 @@ class _Reader:
         Sections share names of metrics: Memory Throughput is a percentage in one, and bytes a second in
         another. The first keeps the name, each other has its section (within a section: its unit) behind it.
         """
-        name, section, unit = (
-            facts["Metric Name"],
-            facts.get("Section Name", ""),
-            facts.get("Metric Unit", ""),
-        )
+        name, section = facts["Metric Name"], facts.get("Section Name", "")
+        unit = facts.get("Metric Unit", "")
         value = printed.number_and_unit(facts.get("Metric Value", ""), unit, self._comma)
         if sections.setdefault(name, section) != section:
             name = f"{name} [{section}]"
@@ -201,15 +196,13 @@ class _Reader:
 
 
 def _launch(facts: Mapping[str, str], values: Values) -> printed.Launch:
-    name, device = facts["Kernel Name"], values.get("launch__device_id", _NONE)[0]
+    name, device = facts["Kernel Name"], _first(values, "launch__device_id")
     operator, direction = _operator(" ".join(facts[key] for key in facts if "Push/Pop_Range" in key))
     traffic = [values[key][0] for key in _TRAFFIC if key in values]
     return printed.Launch(
         name,
         duration_ns=_first(values, *_DURATIONS),
-        device=max(0, printed.whole_number(facts.get("Device", ""), 9))
-        if math.isnan(device)
-        else int(device),
+        device=int(device) if device == device else max(0, printed.whole_number(facts.get("Device", ""), 9)),
         stream=printed.whole_number(facts.get("Stream", "")),
         grid=_sizes(values, "launch__grid_dim", facts.get("Grid Size", "")),
         block=_sizes(values, "launch__block_dim", facts.get("Block Size", "")),

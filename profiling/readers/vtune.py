@@ -48,11 +48,8 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
         )
     # VTune may have run in a language that writes 12,5.
     comma = any(printed.has_decimal_commas(printed.cells_of(line, delimiter)) for line in head.splitlines())
-    blocks, activities, metrics = (
-        printed.Blocks(path, _is_header, delimiter),
-        list[printed.Activity](),
-        list[printed.Metric](),
-    )
+    blocks = printed.Blocks(path, _is_header, delimiter)
+    activities, metrics = list[printed.Activity](), list[printed.Metric]()
 
     def add_metric(name: str, function: str, text: str) -> None:
         value, unit = printed.number_and_unit(text, decimal_comma=comma)

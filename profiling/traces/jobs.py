@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from profiling.attribution.checks import missing_ranks
-from profiling.errors import UserError
+from profiling.errors import UserError, printable
 from profiling.findings import Finding
 from profiling.readers.origin import rank_in
 from profiling.schemas import SCHEMAS
@@ -246,7 +246,7 @@ def place_jobs(
     jobs = jobs_of(recorded)
     before = jobs_in(out)
     placed: dict[Path, TracedJob] = {}
-    for job, name in zip(jobs, names_of(jobs), strict=True):
+    for job, name in zip(jobs, (printable(name, "_") for name in names_of(jobs)), strict=True):
         record = record_of(name, job)
         again = [path for path, one in before.items() if path not in placed and _are_one(one, record)]
         directory, number = again[0] if again else out / name, 2

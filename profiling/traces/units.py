@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profiling.attribution.batch_rows import CONFIDENCE_KEY, SOURCE_KEY
-from profiling.errors import UserError
+from profiling.errors import UserError, printable
 from profiling.findings import Finding
 from profiling.readers.origin import Origin, rank_in
 from profiling.schemas import SCHEMAS
@@ -99,7 +99,7 @@ def _is_ours(path: Path) -> bool:
 
 def target_of(path: Path, out: Path | None) -> Path:
     """Where the tables of a file go."""
-    stem = ENDINGS.sub("", path.name) or path.name
+    stem = printable(ENDINGS.sub("", path.name) or path.name, "_")
     folder = (out or path.parent) / stem
     return folder.with_name(stem + ".tables") if folder.is_file() else folder
 
@@ -120,7 +120,8 @@ def units_of(
             if path not in units:
                 folder = out
                 if out is not None and found:  # below the names of the folders that it is in
-                    folder = out / given.resolve().name / path.relative_to(given).parent
+                    below = given.resolve().name / path.relative_to(given).parent
+                    folder = out / printable(str(below), "_")
                 first_choice = target = target_of(path, folder)
                 numbers = count(2)
                 while target in used or not (overwrite or source_of(target) in ("", str(path.resolve()))):

@@ -372,7 +372,7 @@ def test_a_step_without_time_costs_no_other(tmp_path):
     assert run("report", tmp_path / "out").code == 0
 
 
-@pytest.mark.parametrize("says", [None, {"rank": 3, "world_size": 1 << 19}])
+@pytest.mark.parametrize("says", [None, *({"rank": 3, "world_size": size} for size in (1 << 19, 10**7))])
 def test_a_timeline_is_of_the_ranks_that_are_there(tmp_path, says):
     trace_of(Planted(ranks=1), 3, distributedInfo=says).write(tmp_path / "rank3.json")
     assert convert([str(tmp_path / "rank3.json"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0

@@ -14,13 +14,14 @@ import pytest
 
 from analysis.frames.load import load
 from profiling.convert import Counts, convert, main
-from profiling.errors import UserError
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.schemas import SCHEMAS
 from profiling.tables import Writer, as_table, read
 from profiling.tools import read as read_any
 from profiling.tools import recognise
 from profiling.traced_job import read_job
 from profiling.traces import units
+from tests.analysis.commands import run
 from tests.builders import data_of
 from tests.profiling.samples import NVPROF_METRICS, NVPROF_SUMMARY, SAMPLES, VTUNE, pyprof, threads
 from tests.profiling.tau_files import write_text
@@ -401,3 +402,25 @@ def test_a_conversion_that_was_killed_is_not_taken_for_results(raw, tmp_path):
         load(tmp_path / "out")
     assert convert([raw], out=tmp_path / "out", jobs=1) == Counts(RANKS)
     assert not list((tmp_path / "out").glob(".*"))
+
+
+def test_control_characters_of_names_reach_neither_the_terminal_nor_folders(tmp_path, capsys):
+    evil = "\x1b]0;t\x07\x1b[2J\x9b31m"
+    folder = tmp_path / f"job{evil}"
+    folder.mkdir()
+    for rank in range(2):
+        made = trace_of(Planted(ranks=2), rank)
+        for event in made.events:
+            event["name"] += evil * (event["cat"] == "kernel")
+        made.write(folder / f"{evil}rank{rank}.json")
+    (folder / f"{evil}notes.json").write_text('{"traceEvents": [{"cat": "kernel"')
+    assert main([str(folder), "--out", str(tmp_path / "out")]) in (EXIT_DONE, EXIT_FAILED)
+    (job,) = (tmp_path / "out").iterdir()
+    assert job.name.isprintable() and len(read_job(job).ranks) == 2
+    with pytest.raises(SystemExit):
+        run_command(lambda: main([str(tmp_path / evil)]))
+    said = "".join(capsys.readouterr())
+    for command in ("kernels", "timeline", "report.__main__", "batches"):
+        ran = run(f"analysis.{command}", tmp_path / "out")
+        said += ran.out + ran.err
+    assert all(sign.isprintable() or sign == "\n" for sign in said)
