@@ -91,7 +91,7 @@ def _table(context: Context) -> Content:
 
 
 def _lost(context: Context) -> Part | None:
-    return figures.loss_part(context.own, intervals=True)
+    return None if context.own.empty else figures.loss_part(context.own, intervals=True)
 
 
 def _loss(context: Context) -> Content:
