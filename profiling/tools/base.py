@@ -77,7 +77,6 @@ class Profiler:
     # the arguments with which the program says which release it is
     version: ClassVar[tuple[str, ...]] = ("--version",)
     install: ClassVar[str] = ""  # how one gets it, for :mod:`jobs.doctor`
-    started: ClassVar[str] = ""  # how a rank comes to be recorded by it, for the docs
     # what it can be asked for, and in words what that records
     modes: ClassVar[Mapping[str, str]] = {"auto": ""}
     # it records what GPUs do, and nothing of a rank that computes on the CPU

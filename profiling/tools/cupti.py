@@ -212,7 +212,6 @@ class CuptiCapture(Capture):
 class Cupti(Profiler):
     install = "pip install -e '.[cupti]'"
     gpu_only = True
-    started = "inside the process, by `cupti-python`, from `attribute_from` on; for GPUs too new for nvprof"
     reader = "profiling.readers.cupti"
     reads = "its own records (`cupti.jsonl`)"
 

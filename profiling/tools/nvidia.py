@@ -86,7 +86,6 @@ class Nvprof(SwitchedOn):
     gpu_only = True
     newest_gpu = (7, 5)
     wraps = True
-    started = "`nvprof -o`, for GPUs up to compute capability 7.5 (metrics: 7.2)"
     reader = "profiling.readers.nvprof"
     reads = "SQLite databases, CSV and plain summaries, traces, metrics"
     modes: ClassVar = {
@@ -122,7 +121,6 @@ class Nsys(SwitchedOn):
     program = "nsys"
     install = "the site's CUDA module, or NVIDIA Nsight Systems"
     wraps = True
-    started = "`nsys profile -t cuda,nvtx,osrt,mpi`; import and export are automatic, for any release"
     reader = "profiling.readers.nsys"
     reads = "`.nsys-rep`, SQLite"
     modes: ClassVar = {"auto": "kernels, copies, ranges of NVTX and MPI, and operating-system calls"}
@@ -210,7 +208,6 @@ class Ncu(SwitchedOn):
     gpu_only = True
     oldest_gpu = (7, 0)  # Volta
     wraps = True
-    started = "Nsight Compute"
     reader = "profiling.readers.ncu"
     reads = "`--csv`: raw and details pages, summaries"
     modes: ClassVar = {

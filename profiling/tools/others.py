@@ -16,7 +16,6 @@ class Tau(Profiler):
     program = "tau_exec"
     install = "the site's TAU module, or: spack install tau +python +mpi"
     wraps = True
-    started = "`tau_exec` or `tau_python`"
     reader = "profiling.readers.tau"
     reads = "`profile.N.C.T`, merged XML, snapshots"
     modes: ClassVar = {
@@ -71,7 +70,6 @@ class Vtune(Profiler):
     program = "vtune"
     install = "the site's VTune module, or Intel's oneAPI toolkit"
     wraps = True
-    started = "`vtune` or `aps`"
     reader = "profiling.readers.vtune"
     reads = "report CSV"
     modes: ClassVar = {
@@ -113,7 +111,6 @@ _TIMELINE = "timeline.json"
 
 class Horovod(Profiler):
     wraps = True
-    started = "`HOROVOD_TIMELINE`; written by Horovod's rank 0, with the time at which each rank was ready"
     reader = "profiling.readers.horovod"
     reads = "the timeline"
     only_rank_0_writes = True
@@ -129,7 +126,6 @@ class Horovod(Profiler):
 
 
 class PyProf(Profiler):
-    started = "discontinued; its tables can be read"
     reads = "not converted: `analysis` reads its kernel tables (Parquet) as they are"
     reader = "profiling.readers.pyprof"
     analysed_as_it_is = True

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 class TorchProfiler(Profiler):
-    started = "inside the process, from `attribute_from` on, with shapes"
     reader = "profiling.readers.kineto"
     reads = (
         "Kineto JSON, plain or gzip, of PyTorch 1.8 and later; kernels with blocks per multiprocessor and "
