@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -225,7 +226,7 @@ def _read(study: Study, source: Source, trace: RunTrace) -> tuple[Sequence[int],
     batches = [steps_of(source, folder) for folder in folders]
     with reading(source):
         kernels = sum(pq.read_metadata(tables.table_path(folder, "kernels")).num_rows for folder in folders)
-    steps = sorted({number for of_rank in batches for number in of_rank["batch_index"].to_pylist()})
+    steps = sorted({number for of_rank in batches for number in of_rank["batch_index"]})
     if trace.counted is not None:
         steps = [number for number in steps if number in trace.counted.steps]
     count = min(len(steps), max(1, MOST_KERNELS * len(steps) // max(kernels, 1)))
@@ -238,7 +239,7 @@ def _read(study: Study, source: Source, trace: RunTrace) -> tuple[Sequence[int],
     for n, of, what in ((count, len(steps), "steps"), (len(places), len(folders), "ranks")):
         if n < of:
             study.note("path_in_part", source, n=n, of=of, what=what)
-    return places, [rank for rank in ranks if len(rank.kind)]
+    return places, [rank for rank in ranks if len(rank.kernels)]
 
 
 def _selected_ranks(trace: RunTrace, steps: Sequence[int]) -> list[int]:
@@ -303,36 +304,29 @@ def _paths(ranks: Sequence[Recorded], clocks: Sequence[Clock], collectives: Sequ
         yield path, _pieces(path, ranks, clocks, group)
 
 
-def _texts_at(texts: pd.Series, rows: np.ndarray) -> np.ndarray:
-    """The texts at some rows; None where there is none, or a row is below 0."""
-    found = texts.reindex(rows).astype(object)
-    return found.where(found.notna(), None).to_numpy()
-
-
 def _pieces(
     path: CriticalPath, ranks: Sequence[Recorded], clocks: Sequence[Clock], group: Group
 ) -> pd.DataFrame:
-    count = len(path.part)
-    start = np.zeros(count, np.int64)
-    texts = {name: np.full(count, None, dtype=object) for name in TEXTS}
-    for place in np.unique(path.rank).tolist():
-        mine = path.rank == place
-        recorded, activities, which = ranks[place], group.activities[place], path.activity[mine]
-        begin = path.begin_ns[mine]
-        start[mine] = begin + clocks[place].ahead_ns(begin)
-        waits, row = activities.kind[which] == WAIT, activities.row[which]
-        for name, of_pieces in texts.items():
-            of_pieces[mine] = _texts_at(recorded.texts[name], np.where(waits, -1, row))
-        calls = _texts_at(recorded.wait_names, np.where(waits, row, -1))
-        texts["short_name"][mine] = np.where(waits, calls, texts["short_name"][mine])
+    start, texts = path.pieces["begin_ns"].to_numpy(copy=True), []
+    of_ranks: Any = path.pieces.groupby("rank")
+    for place, mine in of_ranks:
+        recorded, activities, which = ranks[place], group.activities[place], mine["activity"].to_numpy()
+        row, waits = activities.row[which], activities.kind[which] == WAIT
+        named = recorded.kernels[list(TEXTS)].reindex(np.where(waits, -1, row)).astype(object)
+        calls = recorded.waits["name"].reindex(row).to_numpy()
+        named["short_name"] = named["short_name"].where(~waits, calls)
+        texts.append(named.set_axis(mine.index))
+        start[mine.index] += clocks[place].ahead_ns(start[mine.index])
+    of_pieces = pd.concat([*texts, pd.DataFrame(columns=list(TEXTS))]).rename(
+        columns={"short_name": "kernel"}
+    )
     return pd.DataFrame({
         "step": path.batch_index,
-        "rank": np.array([rank.rank for rank in ranks])[path.rank],
-        "part": np.array([_NAMES[part] for part in path.part.tolist()], dtype=object),
+        "rank": path.pieces["rank"].map(dict(enumerate(rank.rank for rank in ranks))),
+        "part": path.pieces["part"].map(_NAMES),
         "start_ns": start,
-        "duration_ns": path.ns,
-        "kernel": texts.pop("short_name"),
-        **texts,
+        "duration_ns": path.pieces["ns"],
+        **dict(of_pieces.where(of_pieces.notna(), None)),
     })  # fmt: skip
 
 
@@ -340,7 +334,7 @@ def _note_unknown(study: Study, trace: RunTrace, ranks: Sequence[Recorded]) -> N
     source = trace.source
     devices = [rank for rank in ranks if (rank.kernels["device"] >= 0).any()]
     if devices and not any((rank.kernels["launch_ns"] >= 0).any() for rank in devices):
-        kernels = sum(len(rank.kind) for rank in devices)
+        kernels = sum(len(rank.kernels) for rank in devices)
         study.note("launches_missing", source, n=kernels, of=kernels)
     elif any(not rank.calls_timed for rank in devices):
         study.note("not_recorded", source, what="waits of calls")

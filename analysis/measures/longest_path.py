@@ -8,8 +8,10 @@ step is fixed as recorded, so each step is a graph of its own.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from analysis.frames.divide import union
 from analysis.frames.matching import TOGETHER, Clock, Shared
@@ -19,12 +21,10 @@ from analysis.measures.waits import (
     HOST,
     KERNEL,
     Activities,
-    Edges,
     Recorded,
     activities_of,
     edges_of,
     ended_in_time,
-    joined,
     make_edges,
 )
 
@@ -47,9 +47,9 @@ class Graph:
     ns: np.ndarray
 
     @cached_property
-    def ends(self) -> list[tuple[int, int]]:
-        """Tail and head of each edge."""
-        return list(zip(self.tail.tolist(), self.head.tolist(), strict=True))
+    def ends(self) -> tuple[list[int], list[int]]:
+        """Tails and heads as Python's integers, which a loop reads faster."""
+        return self.tail.tolist(), self.head.tolist()
 
 
 def moments(graph: Graph, ns: np.ndarray | None = None) -> np.ndarray:
@@ -60,7 +60,7 @@ def moments(graph: Graph, ns: np.ndarray | None = None) -> np.ndarray:
     """
     at = [0] * graph.nodes
     lengths = graph.ns if ns is None else ns
-    for (tail, head), length in zip(graph.ends, lengths.tolist(), strict=True):
+    for tail, head, length in zip(*graph.ends, lengths.tolist(), strict=True):
         reached = at[tail] + length
         if reached > at[head]:
             at[head] = reached
@@ -103,35 +103,16 @@ class CriticalPath:
 
     Attributes:
         batch_index, start_ns, end_ns: of the step, on the group's clock.
-        part, ns, begin_ns, rank, activity: of each piece of the path, in order: what it is (a number of
-            waits.py), its length, when it began, and which activity of which rank (their places) it is of.
+        pieces: of the path, in order. ``part`` (a number of waits.py), ``ns`` (its length), ``begin_ns``, and
+            ``rank`` and ``activity``: which of which rank (their places) it is of.
         free_ns: what the step would take, by the name of what takes no time.
     """
 
     batch_index: int
     start_ns: int
     end_ns: int
-    part: np.ndarray
-    ns: np.ndarray
-    begin_ns: np.ndarray
-    rank: np.ndarray
-    activity: np.ndarray
+    pieces: pd.DataFrame
     free_ns: dict[str, int]
-
-
-@dataclass(frozen=True)
-class _Rank:
-    """A rank on its group's clock.
-
-    Attributes:
-        calls: the activities that are its collectives, in order; ``first_call``: the number of the first.
-    """
-
-    activities: Activities
-    edges: Edges
-    batches: Mapping[str, np.ndarray]
-    calls: np.ndarray
-    first_call: int
 
 
 class Group:
@@ -151,72 +132,72 @@ class Group:
         clocks: Sequence[Clock] | None = None,
         collectives: Sequence[Shared] = (),
     ) -> None:
-        recorded = [
-            _on_clock(one, clock) for one, clock in zip(ranks, clocks or [Clock()] * len(ranks), strict=True)
-        ]
-        self.activities = [one.activities for one in recorded]
-        self.batches = [one.batches for one in recorded]
+        clocks = clocks or [Clock()] * len(ranks)
+        self.activities = [_on_clock(one, clock) for one, clock in zip(ranks, clocks, strict=True)]
+        self.batches = [_steps_on_clock(one, clock) for one, clock in zip(ranks, clocks, strict=True)]
         times = [np.stack([one.start_ns, one.end_ns], axis=1).ravel() for one in self.activities]
         self.first = np.cumsum([0, *map(len, times)])
-        arrivals, meeting = self._meetings(recorded, collectives)
-        pieces = [*(self._placed(place, one.edges) for place, one in enumerate(recorded)), *meeting]
-        every = np.concatenate([*times, np.array(arrivals, np.int64)])
-        edges = vars(joined(pieces))
-        del recorded, pieces, meeting, times
-        order = np.lexsort((_levels(every, edges["tail"], edges["head"]), every))
+        edges = []
+        for place, (activities, batches) in enumerate(zip(self.activities, self.batches, strict=True)):
+            loading = union(*(batches[name].to_numpy() for name in ("start_ns", "load_end_ns")))
+            mine, first = edges_of(activities, loading), self.first[place]
+            tail = mine["tail"].where(mine["tail"] < 0, mine["tail"] + first)
+            edges.append(mine.assign(tail=tail, head=mine["head"] + first, rank=place))
+        arrivals = self._meet(edges, ranks, collectives)
+        every = np.concatenate([*times, arrivals])
+        joined = pd.concat(edges, ignore_index=True)
+        del edges, times
+        order = np.lexsort((_levels(every, joined["tail"].to_numpy(), joined["head"].to_numpy()), every))
         self.times_ns = every[order]
         self.place = np.append(np.argsort(order), -1).astype(np.int32)  # of no moment: -1
-        edges = edges | {name: self.place[edges[name]] for name in ("tail", "head")}
-        by_head = np.argsort(edges["head"], kind="stable")
-        self.edges = Edges(**{name: column[by_head] for name, column in edges.items()})
+        joined["tail"], joined["head"] = self.place[joined["tail"]], self.place[joined["head"]]
+        self.edges = joined.sort_values("head", kind="stable", ignore_index=True)
 
-    def _placed(self, rank: int, edges: Edges) -> Edges:
-        """Edges of a rank, by numbers of the moments of all."""
-        first = int(self.first[rank])
-        tail = np.where(edges.tail >= 0, edges.tail + first, -1)
-        of_rank = np.full(len(tail), rank, np.int32)
-        return replace(edges, tail=tail, head=edges.head + first, rank=of_rank)
+    def _meet(
+        self, edges: list[pd.DataFrame], ranks: Sequence[Recorded], collectives: Sequence[Shared]
+    ) -> np.ndarray:
+        """Add the edges to and from the moments at which the last rank entered each collective.
 
-    def _meetings(
-        self, recorded: Sequence[_Rank], collectives: Sequence[Shared]
-    ) -> tuple[list[int], list[Edges]]:
-        """When the last rank entered each collective, and the edges to and from these moments."""
-        arrivals: list[int] = []
-        edges = []
+        Alone a rank's collective would last as long as it does after that.
+
+        Args:
+            edges: of each rank.
+
+        Returns:
+            These moments, ns.
+        """
+        arrivals = [np.zeros(0, np.int64)]
+        number = int(self.first[-1])
+        calls_of = [_calls(one, activities) for one, activities in zip(ranks, self.activities, strict=True)]
         for one in collectives:
-            members = [recorded[member] for member in one.members]
-            numbers = np.stack(
-                [call - rank.first_call for rank, call in zip(members, one.calls, strict=True)]
-            )
-            counts = np.array([[len(rank.calls)] for rank in members])
+            members = [(self.activities[member], calls_of[member]) for member in one.members]
+            numbers = one.calls - np.array([[ranks[member].first_call] for member in one.members])
+            counts = np.array([[len(calls)] for _, calls in members])
             numbers = numbers[:, ((numbers >= 0) & (numbers < counts)).all(axis=0)]
-            calls = np.stack([rank.calls[number] for rank, number in zip(members, numbers, strict=True)])
-            ranks = [rank.activities for rank in members]
-            start = np.stack([each.start_ns[call] for each, call in zip(ranks, calls, strict=True)])
-            end = np.stack([each.end_ns[call] for each, call in zip(ranks, calls, strict=True)])
+            calls = np.stack([of[mine] for (_, of), mine in zip(members, numbers, strict=True)])
+            start, end = (
+                np.stack([getattr(of, name)[mine] for (of, _), mine in zip(members, calls, strict=True)])
+                for name in ("start_ns", "end_ns")
+            )
             last = start.max(axis=0)
             meets = end > last
             if one.kind not in TOGETHER:  # a sender may be done while the receiver is still to come
                 meets &= meets.all(axis=0)
-            moment = self.first[-1] + len(arrivals) + np.arange(len(last))
-            for place, member in enumerate(one.members):
-                met = meets[place]
-                lasts = (end[place] - last)[met]
-                edges += self._meeting(member, members[place].edges, calls[place][met], moment[met], lasts)
-            arrivals += last.tolist()
-        return arrivals, edges
-
-    def _meeting(
-        self, rank: int, mine: Edges, calls: np.ndarray, moment: np.ndarray, lasts: np.ndarray
-    ) -> list[Edges]:
-        """Edges of a rank to its collectives' last arrivals and from them; alone it would last as long."""
-        first = self.first[rank]
-        own = np.flatnonzero((mine.tail % 2 == 0) & (mine.head == mine.tail + 1))
-        mine.ns[own[np.searchsorted(mine.activity[own], calls)]] = lasts
-        return [
-            make_edges(first + 2 * calls, moment, 0, COMMUNICATION, calls, rank),
-            make_edges(moment, first + 2 * calls + 1, lasts, COMMUNICATION, calls, rank, across=True),
-        ]
+            moments_of = number + np.arange(len(last))
+            for row, rank in enumerate(one.members):
+                mine, moment = calls[row][meets[row]], moments_of[meets[row]]
+                lasts, first = (end[row] - last)[meets[row]], self.first[rank]
+                of_rank = edges[rank]
+                rows = np.flatnonzero((of_rank["tail"] % 2 == 0) & (of_rank["head"] == of_rank["tail"] + 1))
+                rows = rows[np.searchsorted(of_rank["activity"].to_numpy()[rows], mine)]
+                of_rank.loc[rows, "ns"] = lasts
+                edges += [
+                    make_edges(first + 2 * mine, moment, 0, COMMUNICATION, mine, rank),
+                    make_edges(moment, first + 2 * mine + 1, lasts, COMMUNICATION, mine, rank, across=True),
+                ]
+            arrivals.append(last)
+            number += len(last)
+        return np.concatenate(arrivals)
 
     def paths(self, what_if: Mapping[str, WhatIf]) -> Iterator[CriticalPath]:
         """The path of each step that all ranks recorded.
@@ -225,60 +206,46 @@ class Group:
             what_if: by their names. One whose parts are not on a step's path changes nothing, and is not
                 computed.
         """
-        indices = [set(batches["batch_index"].tolist()) for batches in self.batches]
-        for index in sorted(set.intersection(*indices)):
-            path = self._path(index, what_if)
-            if path is not None:
-                yield path
+        steps = pd.concat(self.batches, keys=range(len(self.batches)), names=["place"])
+        of_steps: Any = steps.groupby("batch_index")
+        for index, of_step in of_steps:
+            start, end = int(of_step["start_ns"].max()), int(of_step["end_ns"].max())
+            if len(of_step) == len(self.batches) and end > start:
+                yield self._path(int(index), start, end, of_step["end_ns"].tolist(), what_if)
 
-    def _path(self, index: int, what_if: Mapping[str, WhatIf]) -> CriticalPath | None:
-        rows = [int(np.flatnonzero(batches["batch_index"] == index)[0]) for batches in self.batches]
-        starts, ends = (
-            [int(batches[name][row]) for batches, row in zip(self.batches, rows, strict=True)]
-            for name in ("start_ns", "end_ns")
-        )
-        start, end = max(starts), max(ends)
-        if end <= start:
-            return None
+    def _path(
+        self, index: int, start: int, end: int, ends: Sequence[int], what_if: Mapping[str, WhatIf]
+    ) -> CriticalPath:
         edges, nodes = self._between(start, end, index, ends)
-        graph = Graph(nodes, edges.tail, edges.head, edges.ns)
-        path = critical(graph)
-        ns = edges.ns[path]
-        on_path = set(edges.part[path][ns > 0].tolist())
+        graph = Graph(nodes, *(edges[name].to_numpy() for name in ("tail", "head", "ns")))
+        path = edges.iloc[critical(graph)]
+        pieces = path.assign(begin_ns=start + path["ns"].cumsum() - path["ns"])[path["ns"] > 0]
+        on_path = set(pieces["part"])
         free = {
             name: int(moments(graph, _without(edges, one))[-1])
             for name, one in what_if.items()
             if one.alone or on_path.intersection(one.parts)
         }
-        begin = start + np.cumsum(ns) - ns
-        taken = path[ns > 0]
-        return CriticalPath(
-            index, start, end, edges.part[taken], edges.ns[taken], begin[ns > 0], edges.rank[taken],
-            edges.activity[taken], dict.fromkeys(what_if, end - start) | free,
-        )  # fmt: skip
+        pieces = pieces[["part", "ns", "begin_ns", "rank", "activity"]].reset_index(drop=True)
+        return CriticalPath(index, start, end, pieces, dict.fromkeys(what_if, end - start) | free)
 
-    def _between(self, start: int, end: int, index: int, ends: Sequence[int]) -> tuple[Edges, int]:
+    def _between(self, start: int, end: int, index: int, ends: Sequence[int]) -> tuple[pd.DataFrame, int]:
         """The edges of a step, and how many moments it has: from 1, in order of time, the last its end."""
         first, behind = np.searchsorted(self.times_ns, [start, end], side="right").tolist()
-        rows = slice(*np.searchsorted(self.edges.head, [first, behind]).tolist())
-        mine = Edges(**{name: column[rows] for name, column in vars(self.edges).items()})
-        begun = self.times_ns[mine.tail] + mine.ns - start
-        begun = np.where(mine.tail < 0, self.times_ns[mine.head] - start, np.maximum(begun, 0))
-        inside = mine.tail >= first
-        mine = replace(
-            mine,
-            tail=np.where(inside, mine.tail - first + 1, 0),
-            head=mine.head - first + 1,
-            ns=np.where(inside, mine.ns, begun),
+        mine = self.edges.iloc[slice(*np.searchsorted(self.edges["head"], [first, behind]))]
+        tail, head, ns = (mine[name].to_numpy() for name in ("tail", "head", "ns"))
+        begun = np.maximum(self.times_ns[tail] + ns - start, 0)
+        begun = np.where(tail < 0, self.times_ns[head] - start, begun)
+        inside = tail >= first
+        mine = mine.assign(
+            tail=np.where(inside, tail - first + 1, 0), head=head - first + 1, ns=np.where(inside, ns, begun)
         )
         last = behind - first + 1
-        sink = [self._last(place, index, of_rank, start) for place, of_rank in enumerate(ends)]
-        for one in sink:
-            one.head[:] = last
-            one.tail[:] = np.where(one.tail >= first, one.tail - first + 1, 0)
-        return joined([mine, *sink]), last + 1
+        sinks = pd.concat([self._last(place, index, of_rank, start) for place, of_rank in enumerate(ends)])
+        sinks = sinks.assign(head=last, tail=(sinks["tail"] - first + 1).clip(lower=0))
+        return pd.concat([mine, sinks], ignore_index=True), last + 1
 
-    def _last(self, rank: int, index: int, end: int, start: int) -> Edges:
+    def _last(self, rank: int, index: int, end: int, start: int) -> pd.DataFrame:
         """From what a rank did last in a step, on each of its chains, to the step's end.
 
         The last of all tells when the rank's step ended; on other chains all had to be done by then.
@@ -290,14 +257,11 @@ class Group:
         lasts = mine[np.append(chain[1:] != chain[:-1], True)[: len(mine)]]
         since = activities.end_ns[lasts]
         latest = since == since.max(initial=start)
+        if not latest.any():  # nothing was recorded in it
+            return make_edges(np.array([-1]), np.array([0]), end - start, GAPS, np.array([0]), rank)
         ns = np.where(latest, end - np.maximum(since, start), 0)
         part = np.where(activities.kind[lasts] == KERNEL, GAPS, HOST)
         tail = self.place[self.first[rank] + 2 * lasts + 1]
-        if not latest.any():  # nothing was recorded in it
-            tail, ns, lasts = (
-                np.append(one, value) for one, value in ((tail, -1), (ns, end - start), (lasts, 0))
-            )
-            part = np.append(part, GAPS)
         return make_edges(tail, np.zeros(len(tail), np.int64), ns, part, lasts, rank)
 
 
@@ -311,21 +275,30 @@ def _levels(times_ns: np.ndarray, tail: np.ndarray, head: np.ndarray) -> np.ndar
     return level
 
 
-def _on_clock(recorded: Recorded, clock: Clock) -> _Rank:
+def _on_clock(recorded: Recorded, clock: Clock) -> Activities:
     activities = ended_in_time(activities_of(recorded))
     times = {name: clock.to_reference(getattr(activities, name)) for name in ("start_ns", "end_ns")}
-    activities = replace(activities, **times)
-    batches = dict(recorded.batches)
-    load_end = clock.to_reference(batches["start_ns"] + np.maximum(batches["load_ns"], 0))
-    batches |= {name: clock.to_reference(batches[name]) for name in ("start_ns", "end_ns")}
-    edges = edges_of(activities, union(batches["start_ns"], load_end))
+    return replace(activities, **times)
+
+
+def _steps_on_clock(recorded: Recorded, clock: Clock) -> pd.DataFrame:
+    """``batch_index, start_ns, load_end_ns, end_ns`` of a rank's steps."""
+    batches = recorded.batches.assign(load_end_ns=lambda of: of["start_ns"] + of["load_ns"].clip(lower=0))
+    for name in ("start_ns", "load_end_ns", "end_ns"):
+        batches[name] = clock.to_reference(batches[name].to_numpy())
+    return batches
+
+
+def _calls(recorded: Recorded, activities: Activities) -> np.ndarray:
+    """The activities that are a rank's collectives, in order."""
     ran = np.flatnonzero(activities.kernel_class >= 0)
-    activity_of = np.empty(len(recorded.kind), np.int64)
+    activity_of = np.empty(len(recorded.kernels), np.int64)
     activity_of[activities.row[ran]] = ran
-    return _Rank(activities, edges, batches, activity_of[recorded.calls], recorded.first_call)
+    return activity_of[recorded.calls]
 
 
-def _without(edges: Edges, one: WhatIf) -> np.ndarray:
+def _without(edges: pd.DataFrame, one: WhatIf) -> np.ndarray:
     """The lengths of edges if something took no time."""
-    ns = np.where(np.isin(edges.part, one.parts), np.minimum(edges.ns, 0), edges.ns)
-    return np.where(edges.across, NEVER, ns) if one.alone else ns
+    ns = edges["ns"].to_numpy()
+    ns = np.where(np.isin(edges["part"], one.parts), np.minimum(ns, 0), ns)
+    return np.where(edges["across"], NEVER, ns) if one.alone else ns

@@ -35,37 +35,32 @@ class Recorded:
 
     Attributes:
         batches: ``batch_index, start_ns, end_ns, load_ns`` of these steps, in order.
-        kernels: numbers of :data:`COLUMNS` by name, -1 where they are not recorded.
-        kind: the kernel's class, a number of ``CLASSES``.
-        texts: :data:`TEXTS` of the kernels.
-        waits: calls that waited for a device: ``start_ns, end_ns, thread``.
-        wait_names: of these.
+        kernels: :data:`COLUMNS`, numbers -1 where they are not recorded, classes as numbers of ``CLASSES``.
+        waits: calls that waited for a device: ``start_ns, end_ns, thread, name``.
         calls: rows of the kernels that are collectives of attributed batches, in order of their start.
         first_call: how many such calls the rank had made before.
         calls_timed: whether the tool says when calls returned; without that none of them is known to wait.
     """
 
     rank: int
-    batches: dict[str, np.ndarray]
-    kernels: dict[str, np.ndarray]
-    kind: np.ndarray
-    texts: pd.DataFrame
-    waits: dict[str, np.ndarray]
-    wait_names: pd.Series
+    batches: pd.DataFrame
+    kernels: pd.DataFrame
+    waits: pd.DataFrame
     calls: np.ndarray
     first_call: int
     calls_timed: bool
 
 
-def steps_of(source: Source, directory: Path) -> pa.Table:
+def steps_of(source: Source, directory: Path) -> pd.DataFrame:
     """The attributed batches of a rank that have times, in order (``schemas.TIMES_OF_BATCHES``)."""
     with reading(source):
         batches = tables.read(directory, "batches", schemas.TIMES_OF_BATCHES)
     batches = batches.filter(batches["attributed"])
-    return batches.filter(timed(batches)).sort_by("start_ns")
+    batches = batches.filter(timed(batches)).select(["batch_index", "start_ns", "end_ns", "load_ns"])
+    return _frame(batches.sort_by("start_ns"))
 
 
-def read_rank(source: Source, directory: Path, batches: pa.Table, steps: Sequence[int]) -> Recorded:
+def read_rank(source: Source, directory: Path, batches: pd.DataFrame, steps: Sequence[int]) -> Recorded:
     """What a rank did in some steps.
 
     Args:
@@ -73,49 +68,37 @@ def read_rank(source: Source, directory: Path, batches: pa.Table, steps: Sequenc
         steps: their numbers, one after the other.
     """
     with reading(source):
-        kernels, _ = in_time(tables.read(directory, "kernels", list(COLUMNS)))
-        waits = tables.as_table("synchronizations", {})
+        recorded, _ = in_time(tables.read(directory, "kernels", list(COLUMNS)))
+        synchronizations = tables.as_table("synchronizations", {})
         if tables.table_path(directory, "synchronizations").is_file():
-            waits = tables.read(directory, "synchronizations")
-    talks = (_classes(kernels) == COMMUNICATION) & np.isin(
-        _numbers(kernels, "batch_index"), batches["batch_index"].to_numpy()
+            synchronizations = tables.read(directory, "synchronizations")
+    kernels, waits = _frame(recorded), _frame(synchronizations)
+    numbers = kernels["class"].cat.set_categories(CLASSES).cat.codes
+    kernels["class"] = numbers.where(numbers >= 0, CLASSES.index("other"))
+    rows = np.flatnonzero(batches["batch_index"].isin(steps))
+    first, last = (rows[0], rows[-1]) if len(rows) else (0, 0)
+    first_ns, last_ns = batches["start_ns"][max(first - 1, 0)], batches["end_ns"][last]
+    kernels["talks"] = (kernels["class"] == COMMUNICATION) & kernels["batch_index"].isin(
+        batches["batch_index"]
     )
-    rows = np.flatnonzero(np.isin(batches["batch_index"].to_numpy(), steps))
-    first, last = (int(rows[0]), int(rows[-1])) if len(rows) else (0, 0)
-    first_ns = batches["start_ns"][max(first - 1, 0)].as_py()
-    last_ns = batches["end_ns"][last].as_py()
-    start = kernels["start_ns"].to_numpy()
-    inside = (start >= first_ns) & (start <= last_ns)
-    first_call = int((talks & (start < first_ns)).sum())
-    kernels, talks = kernels.filter(pa.array(inside)), talks[inside]
-    waited = _numbers(waits, "start_ns")
-    waits = waits.filter(pa.array((waited >= first_ns) & (waited <= last_ns)))
-    batches = batches.take(rows)
-    numbers = [name for name in COLUMNS if name not in (*TEXTS, "class")]
-    calls = np.flatnonzero(talks)
+    before = kernels["talks"] & (kernels["start_ns"] < first_ns)
+    kernels = kernels[kernels["start_ns"].between(first_ns, last_ns)].reset_index(drop=True)
+    waits = waits[waits["start_ns"].between(first_ns, last_ns)].reset_index(drop=True)
+    calls = kernels["start_ns"][kernels.pop("talks")].sort_values(kind="stable").index.to_numpy()
     return Recorded(
-        tables.rank_of(directory),
-        {name: _numbers(batches, name) for name in ("batch_index", "start_ns", "end_ns", "load_ns")},
-        {name: _numbers(kernels, name) for name in numbers},
-        _classes(kernels),
-        kernels.select(list(TEXTS)).to_pandas(),
-        {name: _numbers(waits, name) for name in ("start_ns", "end_ns", "thread")},
-        waits["name"].to_pandas(),
-        calls[np.argsort(kernels["start_ns"].to_numpy()[calls], kind="stable")],
-        first_call,
-        calls_timed=kernels["launch_end_ns"].null_count < len(kernels),
+        tables.rank_of(directory), batches.iloc[rows], kernels, waits, calls, int(before.sum()),
+        calls_timed=bool((kernels["launch_end_ns"] != UNKNOWN).any()),
+    )  # fmt: skip
+
+
+def _frame(table: pa.Table) -> pd.DataFrame:
+    """A table with categories for texts, and -1 for numbers that are not recorded."""
+    texts = {name: table[name] for name in table.column_names if pa.types.is_dictionary(table[name].type)}
+    numbers = [name for name in table.column_names if name not in texts]
+    return pd.DataFrame(
+        {name: pc.fill_null(table[name], UNKNOWN).to_numpy().astype(np.int64) for name in numbers}
+        | {name: column.to_pandas() for name, column in texts.items()}
     )
-
-
-def _numbers(table: pa.Table, name: str) -> np.ndarray:
-    return pc.fill_null(table[name], UNKNOWN).to_numpy().astype(np.int64)
-
-
-def _classes(kernels: pa.Table) -> np.ndarray:
-    classes = kernels["class"].to_pandas().cat
-    numbers = {name: number for number, name in enumerate(CLASSES)}
-    other = numbers["other"]
-    return np.array([*(numbers.get(name, other) for name in classes.categories), other])[classes.codes]
 
 
 # What an activity is: a call that launches, one that waits for a device, an operator of a CPU, a kernel.
@@ -152,7 +135,10 @@ class Activities:
 
 def activities_of(recorded: Recorded) -> Activities:
     """A rank's activities."""
-    kernels, waits = recorded.kernels, recorded.waits
+    kernels, waits = (
+        {str(name): column.to_numpy() for name, column in frame.items()}
+        for frame in (recorded.kernels.drop(columns=list(TEXTS)), recorded.waits)
+    )
     start, device = kernels["start_ns"], kernels["device"]
     launched = np.flatnonzero((device >= 0) & (kernels["launch_ns"] >= 0) & (kernels["launch_ns"] <= start))
     # A graph's kernels have one call.
@@ -165,13 +151,13 @@ def activities_of(recorded: Recorded) -> Activities:
     thread = np.concatenate([kernels["stream"], calls[1], waits["thread"]])
     # Threads that launched nothing but what readies the next batch.
     loads, thread_of = (
-        recorded.texts["direction"].eq("loader").to_numpy()[launched],
+        (recorded.kernels["direction"] == "loader").to_numpy()[launched],
         kernels["launch_thread"][launched],
     )
     loaders = np.setdiff1d(thread_of[loads], thread_of[~loads])
     kind = np.repeat([KERNEL, CALL, WAIT], counts)
     kind[: counts[0]][device < 0] = OPERATOR
-    kernel_class = np.concatenate([recorded.kind, np.full(counts[1] + counts[2], UNKNOWN)])
+    kernel_class = np.concatenate([kernels["class"], np.full(counts[1] + counts[2], UNKNOWN)])
     unsorted = {
         "start_ns": np.concatenate([start, calls[0], waits["start_ns"]]),
         "end_ns": np.concatenate(
@@ -378,49 +364,43 @@ _LONG_CALL = 10  # times the median
 _TRIES = 32  # kernels among which that is looked for which a call waited for
 
 
-@dataclass(frozen=True)
-class Edges:
-    """Arrays of one element an edge.
+# Columns of edges, one a row: a step of many ranks has millions.
+_TYPES = {"tail": "int32", "head": "int32", "ns": "int64", "part": "int8", "activity": "int32",
+          "rank": "int32", "across": "bool"}  # fmt: skip
 
-    Attributes:
+
+def make_edges(
+    tail: np.ndarray | int,
+    head: np.ndarray,
+    ns: np.ndarray | int,
+    part: np.ndarray | int,
+    activity: np.ndarray,
+    rank: int = 0,
+    across: bool = False,
+) -> pd.DataFrame:
+    """Edges.
+
+    Args:
         tail, head: moments; a tail of -1: nothing is known to come before.
         ns: length; of an edge without a tail 0, since it takes as long as there is.
         part: a class, or one of the numbers after them.
         activity, rank: to which the time is charged; the rank by its place among those that are joined.
         across: whether it is from a collective's last arrival: another rank may have been waited for.
     """
-
-    tail: np.ndarray
-    head: np.ndarray
-    ns: np.ndarray
-    part: np.ndarray
-    activity: np.ndarray
-    rank: np.ndarray
-    across: np.ndarray
+    columns = np.broadcast_arrays(tail, head, ns, part, activity, rank, across)
+    typed = zip(_TYPES.items(), columns, strict=True)
+    return pd.DataFrame({name: column.astype(kind) for (name, kind), column in typed})
 
 
-# A step of many ranks has millions of them.
-_TYPES = {"tail": np.int32, "head": np.int32, "ns": np.int64, "part": np.int8, "activity": np.int32,
-          "rank": np.int32, "across": np.bool_}  # fmt: skip
-
-
-def joined(pieces: Sequence[Edges]) -> Edges:
-    """All edges of the pieces."""
-    columns = {name: [getattr(one, name) for one in pieces] for name in _TYPES}
-    return Edges(**{name: np.concatenate(columns[name], dtype=kind) for name, kind in _TYPES.items()})
-
-
-def edges_of(activities: Activities, loading: Intervals) -> Edges:
+def edges_of(activities: Activities, loading: Intervals) -> pd.DataFrame:
     """All edges of a rank, but those from collectives that it made with others.
 
     Args:
         loading: when batches were loaded, disjoint and in order.
     """
-    edges = joined(
-        [*_starts_of_kernels(activities), *_starts_on_host(activities, loading), *_ends(activities)]
-    )
+    edges = [*_starts_of_kernels(activities), *_starts_on_host(activities, loading), *_ends(activities)]
     preceded = np.zeros(2 * len(activities), bool)
-    preceded[edges.head] = True
+    preceded[np.concatenate([one["head"] for one in edges])] = True
     first = np.flatnonzero(~preceded)
     begins = first // 2
     part = np.where(
@@ -428,7 +408,7 @@ def edges_of(activities: Activities, loading: Intervals) -> Edges:
         GAPS,
         np.where(_loads(activities.start_ns[begins], loading), LOADING, HOST),
     )
-    return joined([edges, make_edges(np.full(len(first), -1), first, 0, part, begins)])
+    return pd.concat([*edges, make_edges(-1, first, 0, part, begins)], ignore_index=True)
 
 
 def _loads(at_ns: np.ndarray, loading: Intervals) -> np.ndarray:
@@ -440,22 +420,10 @@ def _loads(at_ns: np.ndarray, loading: Intervals) -> np.ndarray:
     return 2 * covered((begin, at_ns), loading) > at_ns - begin
 
 
-def make_edges(
-    tail: np.ndarray,
-    head: np.ndarray,
-    ns: np.ndarray | int,
-    part: np.ndarray | int,
-    activity: np.ndarray,
-    rank: int = 0,
-    across: bool = False,
-) -> Edges:
-    return Edges(tail, head, *np.broadcast_arrays(ns, part, activity, rank, across, head)[:5])
-
-
 # --- starts -------------------------------------------------------------------------------------------
 
 
-def _starts_of_kernels(activities: Activities) -> list[Edges]:
+def _starts_of_kernels(activities: Activities) -> list[pd.DataFrame]:
     """A kernel starts after its launch, and after what its stream had to do.
 
     One that starts later, though it was launched and its stream was idle, waited for the kernel of another
@@ -488,7 +456,7 @@ def _starts_of_kernels(activities: Activities) -> list[Edges]:
     ]  # fmt: skip
 
 
-def _starts_on_host(activities: Activities, loading: Intervals) -> list[Edges]:
+def _starts_on_host(activities: Activities, loading: Intervals) -> list[pd.DataFrame]:
     """A call follows the one before it, an operator of a CPU the one before it or a collective."""
     host = on_host(activities)
     rows, start, before, since = host.rows, host.start_ns, host.before, host.since_ns
@@ -531,7 +499,7 @@ def _begun(activities: Activities, since: np.ndarray, start: np.ndarray, loading
 # --- ends ---------------------------------------------------------------------------------------------
 
 
-def _ends(activities: Activities) -> list[Edges]:
+def _ends(activities: Activities) -> list[pd.DataFrame]:
     """An activity ends when it has lasted; a call that waits for a device when that has done its work."""
     every = np.arange(len(activities))
     lasts = activities.end_ns - activities.start_ns

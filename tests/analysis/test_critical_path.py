@@ -13,7 +13,7 @@ from analysis.frames.matching import Clock, Shared
 from analysis.measures import critical_path
 from analysis.measures.critical_path import PARTS, WHAT_IF, RunPaths, paths_of
 from analysis.measures.longest_path import Group
-from analysis.measures.waits import Recorded, read_rank, steps_of
+from analysis.measures.waits import TEXTS, Recorded, read_rank, steps_of
 from benchmarks.planted_sweep import Job, Times, layer_kernels, write_sweep
 from profiling import tables
 from profiling.convert import main as convert
@@ -113,20 +113,15 @@ def recording(
     **columns: np.ndarray | int,
 ) -> Recorded:
     """What a profiler recorded of a rank's step; ``waits``: when calls began and returned that waited."""
-    columns = {name: np.broadcast_to(values, len(kind)).copy() for name, values in columns.items()}
-    kernels = {"batch_index": np.zeros(len(kind), np.int64), "start_ns": start, "duration_ns": end - start}
-    times = dict(zip(("start_ns", "load_ns", "end_ns"), (step[0], 0, step[1]), strict=True))
+    kernels = {"batch_index": 0, "start_ns": start, "duration_ns": end - start, "class": kind, **columns}
     return Recorded(
         number,
-        {name: np.array([value]) for name, value in {"batch_index": 0, **times}.items()},
-        kernels | columns,
-        kind,
-        pd.DataFrame(None, range(len(kind)), ["short_name", "operator", "layer", "direction"]),
-        {"start_ns": waits[:, 0], "end_ns": waits[:, 1], "thread": np.ones(len(waits), np.int64)},
-        pd.Series("cudaStreamSynchronize", range(len(waits))),
+        pd.DataFrame({"batch_index": [0], "start_ns": step[0], "load_ns": 0, "end_ns": step[1]}),
+        pd.DataFrame(kernels | dict.fromkeys(TEXTS)),
+        pd.DataFrame(waits, columns=["start_ns", "end_ns"]).assign(thread=1, name="cudaStreamSynchronize"),
         np.flatnonzero(kind == COMMUNICATION),
         0,
-        calls_timed=bool((columns["launch_end_ns"] >= 0).any()),
+        calls_timed=bool((np.asarray(columns["launch_end_ns"]) >= 0).any()),
     )
 
 
@@ -143,8 +138,9 @@ def test_what_would_be_saved_is_what_the_program_takes_without_it(stretched):
         [Shared("allreduce", (0, 1), np.stack([calls, calls]))],
     )
     (path,) = group.paths(WHAT_IF)
-    assert path.end_ns - path.start_ns == max(map(end_of, found)) == path.ns.sum()
-    assert (path.begin_ns[1:] == (path.begin_ns + path.ns)[:-1]).all()
+    begin, ns = (path.pieces[name].to_numpy() for name in ("begin_ns", "ns"))
+    assert path.end_ns - path.start_ns == max(map(end_of, found)) == ns.sum()
+    assert (begin[1:] == (begin + ns)[:-1]).all()
     for name in (
         "gemm",
         "pointwise",
@@ -160,11 +156,11 @@ def test_what_would_be_saved_is_what_the_program_takes_without_it(stretched):
 def test_a_kernel_that_starts_when_another_streams_ends_waited_for_it():
     rows = [("gemm", 10, 12, 15, 100), ("gemm", 12, 14, 100, 150), ("pointwise", 14, 16, 151, 160)]
     of = recorded(0, rows, 0)
-    of.kernels["stream"][2] = 20
+    of.kernels.loc[2, "stream"] = 20
     (path,) = Group([of]).paths(WHAT_IF)
-    kernels = path.part < len(CLASSES)
-    assert [CLASSES[part] for part in path.part[kernels]] == ["gemm", "gemm", "pointwise"]
-    assert path.ns[kernels].tolist() == [85, 50, 9]
+    kernels = path.pieces[path.pieces["part"] < len(CLASSES)]
+    assert [CLASSES[part] for part in kernels["part"]] == ["gemm", "gemm", "pointwise"]
+    assert kernels["ns"].tolist() == [85, 50, 9]
     assert path.free_ns["gemm"] == 14 + 5 + 9  # its launch, the latency, the kernel
 
 

@@ -115,8 +115,8 @@ def recorded(program: Program) -> Recorded:
 def test_without_collectives_a_program_takes_what_it_takes_without_them_however_late_their_ends_are(of):
     program = run(of)
     (path,) = Group([recorded(program)]).paths(WHAT_IF)
-    assert path.ns.sum() == program.at
-    assert path.ns[path.part == COMMUNICATION].sum() == program.waited
+    assert path.pieces["ns"].sum() == program.at
+    assert path.pieces.loc[path.pieces["part"] == COMMUNICATION, "ns"].sum() == program.waited
     assert path.free_ns["collectives"] == run(of, free=True).at
 
 
