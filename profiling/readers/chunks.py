@@ -18,7 +18,9 @@ import orjson
 from profiling.errors import UserError
 
 CHUNK_BYTES = 8 << 20
-MOST_BYTES = 64 << 20  # of what stands before the events, or behind them; of an event; of a line
+# Of what stands before a trace's events, or behind them; of an event; of a line of a text. Traces may be one
+# line of any length, and no tool writes an event of 1 MB, or prints a launch and its metrics in 100 KB.
+MOST_BYTES = 64 << 20
 _GUESSES = 8
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOM = b"\xef\xbb\xbf"  # which some editors put before UTF-8
@@ -164,7 +166,7 @@ class _Text:
     def events_until(self, cut: int) -> list[Any] | None:
         """The events before ``cut``; None if that is not between two events."""
         try:
-            events: list[Any] = _load(b"[" + self.buffer[:cut] + b"]")
+            events: list[Any] = load(b"[" + self.buffer[:cut] + b"]")
         except json.JSONDecodeError as error:
             # A wrong cut leaves a text unterminated, an event's list open at the end, or data behind the
             # events; all else is damage, wherever the cut.
@@ -205,12 +207,12 @@ def _cuts(text: bytes) -> Iterator[int]:
 def _parse(text: bytes) -> Any:
     """Parsed JSON; None if it is none."""
     try:
-        return _load(text)
+        return load(text)
     except (json.JSONDecodeError, RecursionError):
         return None
 
 
-def _load(text: bytes) -> Any:
+def load(text: bytes) -> Any:
     """Parsed JSON; what PyTorch's writers let through is read too (:func:`_repaired`)."""
     try:
         return orjson.loads(text)

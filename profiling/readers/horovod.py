@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pyarrow as pa
 
 from profiling.attribution.checks import missing_ranks
 from profiling.cost.shapes import element_bytes
 from profiling.errors import UserError
 from profiling.findings import Finding
-from profiling.readers.chunks import read_lines
+from profiling.readers.chunks import load, read_chunks, read_head, read_lines
 from profiling.readers.origin import UNKNOWN, Origin, rank_in
 from profiling.tables import as_table
 from profiling.traced_job import TraceFacts
@@ -89,22 +88,22 @@ class _Timeline:
         return [finding for finding, holds in found.items() if holds] + missing_ranks(self._ready, of)
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The events; a line may hold several, where a program rewrote the file."""
-        for line in read_lines(self._path):
-            text = line.strip().removeprefix("[").removesuffix("]").strip().removesuffix(",")
-            self._cut = False
-            if not text:
-                continue
-            try:
-                events = orjson.loads(f"[{text}]")
-            except orjson.JSONDecodeError:
-                try:
-                    events = json.loads(f"[{text}]")
-                except (json.JSONDecodeError, RecursionError):
-                    self._cut, events = True, [None]
+        """The events; a line may hold several, or all, where a program rewrote the file."""
+        rewritten = b"\n" not in read_head(self._path).strip()
+        for events in read_chunks(self._path, {}) if rewritten else self._lines():
             sound = [event for event in events if isinstance(event, dict)]
             self._malformed += len(events) - len(sound)
             yield from sound
+
+    def _lines(self) -> Iterator[list[Any]]:
+        for line in read_lines(self._path):
+            text = line.strip().removeprefix("[").removesuffix("]").strip().removesuffix(",")
+            self._cut = False
+            try:
+                yield load(f"[{text}]".encode())
+            except (json.JSONDecodeError, RecursionError):
+                self._cut = True
+                yield [None]
 
     def take(self, event: dict[str, Any]) -> None:
         """Add an event; a range when it ends."""
