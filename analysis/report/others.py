@@ -156,13 +156,13 @@ def _published(context: Context) -> Content:
     fields = [name for name in varied(rows) if name not in ("nodes", "world_size")]
     points = with_lines(labelled(rows, fields, context.facts_of_lines(fields)), "world_size")
     chart = line_chart(context, "published", points, EFFICIENCY)
-    parts = enumerate(scaled.tables(records(rows)))
+    parts = enumerate(scaled.tables(rows))
     return Content(_BY_WHOLE_TIME, [chart], {f"published-{number}": part for number, part in parts})
 
 
 def _kernel_tables(context: Context) -> Content:
     """Counts and coverage of PyProf tables."""
-    parts = enumerate(scaled.tables(records(known(context, "tables"))))
+    parts = enumerate(scaled.tables(known(context, "tables")))
     return Content(tables={f"counted-{number}": part for number, part in parts})
 
 
