@@ -16,11 +16,11 @@ from pathlib import Path
 import orjson
 
 from profiling.arguments import Parser
-from profiling.clocks import set_clock
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 from profiling.findings import Finding
 from profiling.identity import read_identity
 from profiling.tables import Writer, rank_directory
+from profiling.tool_clock import set_clock
 from profiling.tools import TOOLS, Options, Origin, check_can_record, tool
 from profiling.tools.processes import check_permission, run_step, run_tree
 from profiling.whole_file import whole_file

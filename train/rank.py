@@ -13,12 +13,12 @@ import torch
 from jobs.run import Run
 from jobs.store import RANK_REPORT, RankReport, write_record
 from profiling import tables
-from profiling.clocks import set_clock
 from profiling.errors import EXIT_FAILED, UserError
 from profiling.findings import Finding
 from profiling.markers import open_markers
 from profiling.process_facts import facts_of_process, process_age_ns
 from profiling.step_clock import open_clock
+from profiling.tool_clock import set_clock
 from profiling.tools import open_capture
 from train import loop
 from train.backends import Backend, open_backend, peers_lost

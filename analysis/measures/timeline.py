@@ -26,9 +26,9 @@ from analysis.frames.matching import Clock
 from analysis.frames.study import Source, Study
 from analysis.measures.critical_path import paths_of
 from profiling import tables
-from profiling.clocks import rounded
 from profiling.errors import EXIT_DONE, UserError, did_you_mean
 from profiling.findings import Finding, lines
+from profiling.tool_clock import rounded
 from profiling.whole_file import whole_file
 
 BATCH_COLUMNS = (

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from profiling.clocks import AGREE_NS, align, set_clock
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tables import as_table, read, write
+from profiling.tool_clock import AGREE_NS, align, set_clock
 
 MS = 1_000_000
 START = 1_790_000_000 * 10**9
