@@ -10,7 +10,7 @@ a cache can exceed 100 % of the memory roof.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -126,53 +126,44 @@ def forward_flops_per_image(model: str) -> float | None:
     return yaml_text.parse(_MODELS.read_text(encoding="utf-8")).get(model)
 
 
-@dataclass(frozen=True)
-class Bound:
-    """What a rank's device could do, FLOP/s and bytes/s, by datasheet and as measured (None: unknown).
+# --- peaks of runs --------------------------------------------------------------------------------------
 
-    Of ranks on different devices ``device`` names all and the datasheet's peak is the mean over ranks.
-    """
-
-    device: str
-    flops_per_s: float | None
-    bytes_per_s: float | None
-    measured_flops_per_s: float | None = None
-    measured_bytes_per_s: float | None = None
-
-
+# By datasheet and as measured here, FLOP/s and bytes/s.
 PEAKS = ("flops_per_s", "bytes_per_s", "measured_flops_per_s", "measured_bytes_per_s")
 
 
-# --- bounds -------------------------------------------------------------------------------------------
+def bounds(study: Study, sources: Iterable[Source]) -> pd.DataFrame:
+    """What the ranks' devices of runs could do: ``device`` and :data:`PEAKS` by run; NaN: not known.
+
+    Of ranks on different devices ``device`` names all and the datasheet's peak is the mean over ranks.
+    """
+    kept: dict[str, tuple] = study.kept("peaks")
+    found = {source.id: kept.get(source.id) or _peaks_of(study, source) for source in sources}
+    kept.update(found)
+    frame = pd.DataFrame.from_dict(found, "index", columns=["device", *PEAKS])
+    return frame.astype(dict.fromkeys(PEAKS, float))
 
 
-def bound_of(study: Study, source: Source) -> Bound:
-    """The peaks beside which a run's figures stand."""
-    manifest = source.manifest
+def _peaks_of(study: Study, source: Source) -> tuple[str, float, float, float, float]:
+    manifest, measured = source.manifest, (np.nan, np.nan)
     if source.job is not None:
-        return _bound_of_trace(study, source, source.job.devices)
-    devices = [rank.device for rank in manifest.ranks] if manifest else [REFERENCE_DEVICE]
-    precision = str(source.fields.get("compute") or "fp32")
-    kinds = list(dict.fromkeys(devices))
-    if len(kinds) > 1:
-        study.note("devices_differ", source, devices=kinds)
-    sheets = {device: _datasheet(study, device, precision) for device in kinds}
-    measured = _measured(study, source, precision) if manifest else (None, None)
-    return Bound(", ".join(kinds), *_means([sheets[device] for device in devices]), *measured)
-
-
-def _bound_of_trace(study: Study, source: Source, devices: Sequence[str]) -> Bound:
-    """The peaks of traces' devices, in the precision that the names of their matrix kernels say."""
-    kept: dict[str, Bound] = study.kept("bounds of traces")
-    if source.id not in kept:
-        precision = precision_of(study, source)
-        sheets = [_datasheet(study, device, precision) for device in devices] if precision else []
+        devices, precision = list(source.job.devices), precision_of(study, source)
         # Of a CPU no peak is known, whatever its kernels compute in.
         comparable = any(one.lower() != "cpu" or find(one, study.own_peaks) for one in devices)
         if comparable and not precision:
             study.note("peak_unknown", source, device=devices, precision="precision unknown")
-        kept[source.id] = Bound(", ".join(devices), *_means(sheets))
-    return kept[source.id]
+    else:
+        devices = [rank.device for rank in manifest.ranks] if manifest else [REFERENCE_DEVICE]
+        precision = str(source.fields.get("compute") or "fp32")
+        measured = _measured(study, source, precision) if manifest else measured
+    kinds = list(dict.fromkeys(devices))
+    if len(kinds) > 1 and source.job is None:
+        study.note("devices_differ", source, devices=kinds)
+    sheets = {device: _datasheet(study, device, precision) for device in kinds if precision}
+    rates = pd.DataFrame(
+        [sheets.get(device, (None, None)) for device in devices], columns=PEAKS[:2], dtype=float
+    )
+    return ", ".join(kinds), *rates.mean(skipna=False), *measured
 
 
 _MATRIX_KERNELS = """
@@ -207,12 +198,6 @@ def _datasheet(study: Study, device: str, precision: str) -> tuple[float | None,
     return peak.flops_per_s.get(precision), peak.bytes_per_s
 
 
-def _means(sheets: Sequence[Sequence[float | None]]) -> tuple[float | None, float | None]:
-    """The mean FLOP/s and bytes/s of devices; None if one is not known."""
-    flops, moved = pd.DataFrame(sheets, columns=["flops", "bytes"], dtype=float).mean(skipna=False)
-    return None if np.isnan(flops) else flops, None if np.isnan(moved) else moved
-
-
 def published_bound(study: Study) -> tuple[float, float]:
     """FLOP/s and bytes/s of the reference's GPU, single precision: its peaks whatever a run computed in."""
     peak = find(REFERENCE_DEVICE, study.own_peaks)
@@ -239,13 +224,6 @@ def _measured(study: Study, source: Source, precision: str) -> tuple[float | Non
         study.note("peak_unknown", device="measured", precision=precision)
         return None, moved
     return flops, moved
-
-
-def bounds(study: Study, sources: Iterable[Source]) -> pd.DataFrame:
-    """The peaks (:class:`Bound`) of runs, by their ids; NaN: not known."""
-    found = {source.id: vars(bound_of(study, source)) for source in sources}
-    frame = pd.DataFrame.from_dict(found, "index", columns=["device", *PEAKS])
-    return frame.astype(dict.fromkeys(PEAKS, float))
 
 
 # --- the roofline -------------------------------------------------------------------------------------
@@ -280,15 +258,13 @@ class Roof:
         return min(self.flops_per_s, intensity_flop_per_byte * self.bytes_per_s)
 
 
-def roofs(bound: Bound) -> tuple[Roof | None, Roof | None]:
-    """The roofs of a device by its datasheet and as measured; None without both peaks."""
-    datasheet = bound.flops_per_s, bound.bytes_per_s
-    measured = bound.measured_flops_per_s, bound.measured_bytes_per_s
-    known, here = (Roof(*both) if all(both) else None for both in (datasheet, measured))  # type: ignore[arg-type]
-    return known, here
+def roofs(peaks: pd.Series) -> dict[str, Roof]:
+    """The roofs of a run's device (a row of :func:`bounds`): ``datasheet``, ``measured``, as far as known."""
+    both = {"datasheet": PEAKS[:2], "measured": PEAKS[2:]}
+    return {name: Roof(*peaks[list(of)]) for name, of in both.items() if peaks[list(of)].notna().all()}
 
 
-def place(work: pd.DataFrame, peaks: "pd.DataFrame | Bound") -> pd.DataFrame:
+def place(work: pd.DataFrame, peaks: pd.DataFrame | pd.Series) -> pd.DataFrame:
     """Where work stands on the roofline: :data:`COLUMNS`, NaN where it moved no known bytes.
 
     ``bound`` is by the datasheet's roof, by the measured one if the datasheet is not known. The percentages
@@ -303,8 +279,7 @@ def place(work: pd.DataFrame, peaks: "pd.DataFrame | Bound") -> pd.DataFrame:
     known = (moved > 0) & (ns > 0)
     intensity = (flops / moved).where(known)
     peak, bandwidth, *measured = (
-        pd.Series(getattr(peaks, name), work.index, dtype=float).where(lambda rate: rate > 0)
-        for name in PEAKS
+        pd.Series(peaks[name], work.index, dtype=float).where(lambda rate: rate > 0) for name in PEAKS
     )
     ridge = (peak / bandwidth).fillna(measured[0] / measured[1])
     least_s = [

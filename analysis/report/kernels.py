@@ -15,7 +15,7 @@ from analysis.frames.study import Source
 from analysis.measures import hotspots, kernels, utilization
 from analysis.measures.hotspots import TOOLS
 from analysis.measures.kernels import BY
-from analysis.measures.peaks import Roof, bound_of, roofs
+from analysis.measures.peaks import Roof, bounds, roofs
 from analysis.measures.traced import programs
 from analysis.report.base import Content, Context, SectionKind, facts, labels_of, sized
 from analysis.report.render import Chart
@@ -170,8 +170,7 @@ def _roofline(context: Context) -> Content:
     rows = context.once(_rows)
     rows = rows[rows["run"] == source.id]
     placed = rows[rows["intensity_flop_per_byte"] > 0]
-    known = zip(("datasheet", "measured"), roofs(bound_of(study, source)), strict=True)
-    named_roofs = [(name, roof) for name, roof in known if roof]
+    named_roofs = list(roofs(bounds(study, [source]).loc[source.id]).items())
     if rows.empty:
         raise UserError("no profiled run has a kernel in a profiled step")
     if placed.empty:

@@ -16,7 +16,6 @@ from analysis.frames.kernel_sums import tables_of_pyprof
 from analysis.frames.load import load
 from analysis.measures import kernels, peaks
 from analysis.measures.kernels import figures
-from analysis.measures.peaks import Bound
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.frames import kernels_frame
@@ -25,7 +24,7 @@ from tests.profiling import samples
 
 # Of the planted A100: datasheet (analysis/measures/peaks.yaml) and as measured
 # (tests/analysis/synthetic.py).
-A100 = Bound("A100", 19.5e12, 1.555e12, 15e12, 1.2e12)
+A100 = pd.Series([19.5e12, 1.555e12, 15e12, 1.2e12], peaks.PEAKS)
 OPERATORS = {"conv_fprop": "aten::convolution", "conv_bprop": "aten::convolution", "relu": "aten::relu"}
 LAYERS = {"conv_fprop": "conv1", "conv_bprop": "conv1", "relu": "act1", "sgd": None}
 
@@ -120,13 +119,15 @@ def test_without_a_datasheet_the_measured_roof_decides(tmp_path: Path) -> None:
     assert found.loc["conv_fprop"]["roof_of_measured_pct"] > 0
 
 
-def placed(flops: float, moved: float, time_ns: float, bound: Bound) -> dict[str, object]:
-    (row,) = records(peaks.place(pd.DataFrame({"flops": [flops], "bytes": [moved], "ns": [time_ns]}), bound))
+def placed(flops: float, moved: float, time_ns: float, of_device: pd.Series) -> dict[str, object]:
+    (row,) = records(
+        peaks.place(pd.DataFrame({"flops": [flops], "bytes": [moved], "ns": [time_ns]}), of_device)
+    )
     return row
 
 
 def test_without_any_roof_the_intensity_remains_and_without_bytes_there_is_none() -> None:
-    found = placed(8.0, 4.0, 1.0, Bound("x", None, None))
+    found = placed(8.0, 4.0, 1.0, pd.Series(np.nan, peaks.PEAKS))
     assert found == dict(zip(peaks.COLUMNS, (2.0, None, None, None), strict=True))
     assert set(placed(8.0, 0.0, 1.0, A100).values()) == {None}
 
