@@ -27,9 +27,15 @@ from analysis.measures.batches import STAGES_SHOWN
 from analysis.measures.points import as_columns
 from analysis.statistics import inside_run
 
+
+def _part(name: str, header: str, meaning: str, interval: str = "", detail: bool = True) -> Metric:
+    return Metric(f"loss_{name}_pct", meaning, header, interval, places=1, detail=detail)
+
+
+_LOSS = Metric("loss_pct", "loss relative to ideal scaling from the baseline: 100 - scaling efficiency",
+               "lost", CONFIDENCE, places=1)  # fmt: skip
 # Communication is divided further where all ranks' collectives are known, idle time where launches are.
-_KEPT = (*PARTS, *(name for part in SPLIT for name in WITHIN[part]))
-_HEADS = {
+_KEPT = {
     "compute": ("compute", "computation (negative: it shrank)"),
     "exposed_communication": ("exposed\ncomm.", "exposed communication"),
     "exposed_loader": ("exposed\nloader", "exposed data loading"),
@@ -39,54 +45,38 @@ _HEADS = {
     "exposed_wait": ("of it:\nwait", "waiting, a part of exposed communication, where known"),
     "idle_host_bound": ("of idle:\nhost-bound", "host-bound idle time, where known"),
     "idle_other": ("of idle:\nother", "other idle time, where known"),
-}  # a name of _KEPT -> header and meaning
-_LOSS = Metric(
-    "loss_pct", "loss relative to ideal scaling from the baseline: 100 - scaling efficiency", "lost",
-    CONFIDENCE, places=1,
-)  # fmt: skip
+}
 _PARTS = tuple(
-    Metric(
-        f"loss_{name}_pct",
-        f"part of loss_pct: growth of {meaning}",
-        head,
-        IN_RUN,
-        places=1,
-        detail=name not in PARTS,
-    )
-    for name, (head, meaning) in ((name, _HEADS[name]) for name in _KEPT)
+    _part(name, header, f"part of loss_pct: growth of {meaning}", IN_RUN, detail=name not in PARTS)
+    for name, (header, meaning) in _KEPT.items()
 )
-_REST = Metric(
-    "loss_unattributed_pct",
-    "growth of unprofiled steps that profiled ones do not show (negative: these grew more)",
-    "unattri-\nbuted",
-    places=1,
-)
+_REST = _part("unattributed", "unattri-\nbuted",
+              "growth of unprofiled steps that profiled ones do not show (negative: these grew more)",
+              detail=False)  # fmt: skip
 # From stages alone, which every run has; waiting for late ranks is in none of them.
 LATE_RANKS = "late_ranks"
 BY_STAGES = (*STAGES_SHOWN, LATE_RANKS)
+_STAGES = STAGES_SHOWN | {LATE_RANKS: ("late\nranks", "waiting for late ranks")}
 # Columns of scaled: the same of the mean step itself.
 MEAN_STAGES = tuple(
     Metric(f"mean_{name}_ms", f"mean step, part of it: {meaning}", detail=True)
     for name, meaning in (
-        *((stage, meaning) for stage, (_, meaning) in STAGES_SHOWN.items()),
-        (LATE_RANKS, "waiting for late ranks"),
+        *((stage, meaning) for stage, (_, meaning) in _STAGES.items()),
         *((name, f"waiting: the last rank was late due to {BEHIND[name]}") for name in WAITS),
     )
 )
-_MORE = (
+_MORE_PARTS = (
     *(
-        (name, f"of wait:\n{cause}", f"part of waiting: the last rank was late due to {BEHIND[name]}")
+        _part(name, f"of wait:\n{cause}", f"part of waiting: the last rank was late due to {BEHIND[name]}")
         for name, cause in zip(WAITS, CAUSES, strict=True)
     ),
     *(
-        (stage, head, f"part of loss_pct from stages alone: growth of {meaning}")
-        for stage, (head, meaning) in STAGES_SHOWN.items()
+        _part(stage, header, f"part of loss_pct from stages alone: growth of {meaning}")
+        for stage, (header, meaning) in _STAGES.items()
     ),
-    (LATE_RANKS, "late\nranks", "part of loss_pct from stages alone: growth of waiting for late ranks"),
-    ("few_steps", "in few\nsteps", "part of loss_pct in few long steps: growth of mean minus median step"),
-)
-_MORE_PARTS = tuple(
-    Metric(f"loss_{name}_pct", meaning, head, places=1, detail=True) for name, head, meaning in _MORE
+    _part(
+        "few_steps", "in few\nsteps", "part of loss_pct in few long steps: growth of mean minus median step"
+    ),
 )
 _NOTE = Metric("loss_note", "reason why the parts are not available", text=True, detail=True)
 _NO_KERNELS = "no profiled run with kernels"
