@@ -64,7 +64,9 @@ def beyond(row: Mapping[str, Any]) -> bool:
     return bool(low[2] < low[0] + low[1] - 1e-9 or high[2] > high[0] + high[1] + 1e-9)
 
 
-def _loss(generator: np.random.Generator, way: str, correlation: float, count: int, number: int) -> pd.Series:
+def _loss(
+    generator: np.random.Generator, way: str, correlation: float, count: int, number: int
+) -> dict[Any, Any]:
     """The loss on 4 ranks against 1, of so many recorded steps."""
     alone, compute, moved, waited = correlated(generator, correlation, (4, count))
     wait = WAIT_MS * np.exp(waited / 2 - 1 / 8)
@@ -77,7 +79,7 @@ def _loss(generator: np.random.Generator, way: str, correlation: float, count: i
         f"{number} on {RANKS}": _anatomy(COMPUTE_MS + compute, transfer, wait),
     }
     parts = pd.concat([parts_of_run(run, anatomy) for run, anatomy in of_runs.items()])
-    return against_base(points, points.index.to_series(), parts_of_points(points, parts)).iloc[-1]
+    return against_base(points, points.index.to_series(), parts_of_points(points, parts)).iloc[-1].to_dict()
 
 
 def _anatomy(compute_ms: np.ndarray, transfer_ms: np.ndarray, wait_ms: np.ndarray) -> pd.DataFrame:

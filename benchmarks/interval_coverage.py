@@ -107,7 +107,7 @@ def figures(generator: np.random.Generator, kind: str, runs: int, ranks: int = 8
     points = sweep(generator, kind, runs)
     figures = against_base(points, points.index.to_series())
     steps = estimates.columns_of("step_ms", samples(points["step"]).to_numpy() / 1e6)
-    return figures.assign(**steps).loc[points["world_size"] == ranks].squeeze()
+    return figures.assign(**steps).loc[points["world_size"] == ranks].iloc[0]
 
 
 def of_scaled(sweeps: int) -> Rows:

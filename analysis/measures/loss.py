@@ -263,7 +263,7 @@ def _notes(points: pd.DataFrame, base: pd.DataFrame, group: pd.Series, parts: Pa
     """Why the parts of the loss of each group are not known; empty: they are."""
     known = parts["compute"][0].dropna().index if parts else ()
     sides = {"configuration": (points, points.index), "baseline": (base, points["base"])}
-    lacking = pd.DataFrame({name: ~of.isin(known) for name, (_, of) in sides.items()}, points.index)
+    lacking = pd.DataFrame({name: ~pd.Index(of).isin(known) for name, (_, of) in sides.items()}, points.index)
     recorded = pd.DataFrame({
         name: [any(source.tables("kernels") for source, _ in runs) for runs in side["profiled"]]
         for name, (side, _) in sides.items()

@@ -188,9 +188,10 @@ def findings(points: pd.DataFrame) -> Iterator[Finding]:
         yield Finding("few_runs", data={"n": few, "of": of, "least": 3})
     sigma = points["step"].map(lambda drawn: drawn.scatter.sigma)
     if scattered := int((sigma > WIDE_SCATTER).sum()):
-        medians = [np.median(series.steady_ns) for _, series in points["timed"][sigma.idxmax()]]
+        widest = int(np.nanargmax(sigma))
+        medians = [np.median(series.steady_ns) for _, series in points["timed"].iloc[widest]]
         data = {"n": scattered, "of": of, "factor": max(medians) / min(medians)}
-        yield Finding("runs_differ", configuration=_label(points, sigma.idxmax()), data=data)
+        yield Finding("runs_differ", configuration=_label(points, widest), data=data)
     tail_pct = 100 * points["tail_ns"] / points["mean_ns"]
     if tails := int((tail_pct > 100 * LONG_TAIL).sum()):
         data = {"n": tails, "of": of, "tail_pct": tail_pct.max()}

@@ -356,9 +356,9 @@ def _efficiency_pct(points: pd.DataFrame, own: pd.DataFrame) -> np.ndarray:
     weights = shares.groupby(level=0, sort=False).sum()
     parts = list(zip(weights, points["rate"].loc[weights.index], strict=True))
     widening = estimates.shared_widening(parts, own["draw_seed"].iloc[0])
-    taken, ideal = (np.array([one.sampled(widening) for one in of["rate"]]) for of in (own, base))
-    images, growth = own[["images"]].to_numpy(), growth.to_numpy()[:, None]
-    return 100 * ((images / (ideal * growth)).sum(axis=0) / (images / taken).sum(axis=0))
+    rates, of_base = (np.array([one.sampled(widening) for one in of["rate"]]) for of in (own, base))
+    images, ideal_rates = own[["images"]].to_numpy(), of_base * growth.to_numpy()[:, None]
+    return np.asarray(100 * ((images / ideal_rates).sum(axis=0) / (images / rates).sum(axis=0)))
 
 
 def above_ideal(row: Mapping[str, Any]) -> bool:

@@ -84,7 +84,7 @@ def use_of_device(points: pd.DataFrame, group: pd.Series, parts: Parts) -> pd.Da
     names = [name for name in ("exposed_communication", "overlapped_communication") if name in parts]
     known = pd.DataFrame({f"{name}_ms": parts[name][0] / 1e6 for name in names}, points.index).fillna(0.0)
     of_all = known.any(axis=1).groupby(group).all()
-    frames = [
+    frames: list[pd.DataFrame | pd.Series] = [
         pd.DataFrame.from_dict(ratios, "index"),
         known.groupby(group).mean().loc[of_all[of_all].index],
         _costs(points[points["kernel_ns"].notna().groupby(group).transform("all")], group),
