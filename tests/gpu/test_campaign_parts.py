@@ -1,15 +1,13 @@
 """The parts of benchmarks.gpu on a CPU: what one notes, what costs what, and the commands that it starts."""
 
 import itertools
-import json
 import tarfile
 import time
 
 import pytest
 import torch
 
-from benchmarks import gpu_checks, gpu_commands, gpu_part, gpu_parts, gpu_rates, training
-from benchmarks.gpu import DONE
+from benchmarks import gpu_checks, gpu_commands, training
 from benchmarks.gpu_part import ON_CPU, OUT_OF_TIME, Part, command
 from jobs.run import make_run
 from jobs.sweep_file import expand, read_sweep
@@ -31,10 +29,6 @@ def part(tmp_path) -> Part:
     out, work = tmp_path / "my results", tmp_path / "my results" / "work"
     (work / "parts").mkdir(parents=True)
     return Part("batches", CPU, ON_CPU, out, work, time.monotonic() + 600)
-
-
-def result(part: Part, ending: str = DONE) -> dict:
-    return json.loads((part.work / "parts" / f"{part.name}{ending}").read_text())
 
 
 WIDE = [pytest.param(name, marks=pytest.mark.wide) for name in ("precisions", "backends")]
@@ -72,23 +66,6 @@ def test_the_bare_loop_computes_as_ours_does(compute, kind):
     step = (model.layer.weight.detach() - before).abs().max()
     assert model.types == {kind}
     assert 0 < step < 1  # a scaled loss is scaled back
-
-
-def test_a_gpu_that_answers_no_more_ends_its_part_and_process(part, monkeypatch):
-    """A context of CUDA that is lost stays lost: each further figure would fail for the same reason."""
-
-    def rate(run, *given):
-        raise RuntimeError("illegal memory access")
-
-    def finish(device):
-        raise RuntimeError("the context is lost")
-
-    monkeypatch.setattr(gpu_rates, "rate", rate)
-    monkeypatch.setattr(gpu_part, "finish", finish)
-    assert not gpu_parts.do_part("batches", CPU, part.out, part.work, part.end)
-    found = result(part)
-    assert found["status"] == "failed" and "RuntimeError" in found["why"]
-    assert len(found["wrong"]) == 1
 
 
 def a_module(tmp_path, monkeypatch, text: str) -> str:

@@ -10,14 +10,18 @@ import pytest
 
 from jobs import checks as site_checks
 from jobs import doctor
-from jobs.checks import check_mpi, check_networks, check_site, refuse
+from jobs.checks import Node, check_mpi, check_networks, check_site, refuse, why_not_on
 from jobs.failures import explain
+from jobs.launchers import LAUNCHERS
 from jobs.launchers.local import Local
+from jobs.loaders import LOADERS
 from jobs.machine import Machine
-from jobs.run import make_run
+from jobs.run import BACKENDS, make_run
 from jobs.site import Mpi, find_site
 from profiling.errors import Mistakes, UserError
 from profiling.presence import Presence
+from profiling.tools import STARTED, TOOLS, tool
+from profiling.tools.base import Profiler
 from tests.analysis.commands import ROOT, run
 from tests.builders import put_programs
 from tests.jobs.scripted import HERE, WITH_DALI
@@ -195,3 +199,43 @@ def test_the_local_launcher_says_why_it_cannot(gpus, values, says, tmp_path, mon
     machine = Machine("h", "o", "c", 2, 1, ("NVIDIA H200",) * gpus, None, WITH_DALI)
     launcher, run = Local(machine), make_run(values)
     assert says in launcher.why_not(run) if says else not launcher.why_not(run)
+
+
+GPU = ("NVIDIA H200",)
+
+
+def machine(gpus: tuple[str, ...] = (), libraries: frozenset[str] = frozenset()) -> Machine:
+    return Machine("h", "os", "cpu", 2, 1, gpus, None, libraries)
+
+
+def test_the_docs_have_a_line_for_each_choice(root: Path) -> None:
+    shown = {"profilers.md": {*TOOLS, *LOADERS} - {"none"}, "cluster.md": {*LAUNCHERS, *BACKENDS}}
+    for page, names in shown.items():
+        text = (root / "docs" / page).read_text()
+        assert names <= set(re.findall(r"^\| \(?`([\w-]+)`", text, re.MULTILINE))
+
+
+def test_a_profiler_that_is_started_or_read_says_how() -> None:
+    for name in TOOLS:
+        profiler = tool(name)
+        in_process = type(profiler).open_capture is not Profiler.open_capture
+        assert (name in STARTED) == (profiler.wraps or in_process or name == "none"), name
+        reads = bool(profiler.reader) or type(profiler).stream is not Profiler.stream
+        assert bool(profiler.reads) == reads, name
+
+
+CASES = [
+    ("dali-gpu", machine(), "data", "needs a GPU, and this machine has none; on a CPU use dali-cpu"),
+    ("dali-gpu", machine(GPU), "data", "needs NVIDIA DALI, not installed: pip install"),
+    ("dali-cpu", machine(), "data", "needs NVIDIA DALI"),
+    ("dali-cpu", machine((), frozenset({"nvidia.dali"})), None, "needs data: a folder"),
+    ("pytorch", machine(), None, "needs data: a folder"),
+    ("pytorch", machine(), "data", ""),
+    ("synthetic", machine(), None, ""),
+]
+
+
+@pytest.mark.parametrize(("loader", "here", "data", "why"), CASES)
+def test_a_loader_says_what_it_lacks_before_a_run_starts(loader, here, data, why) -> None:
+    whys = list(why_not_on(Node(here, sees_data=False), make_run({"loader": loader, "data": data})))
+    assert why in whys[0] if why else not whys

@@ -1,7 +1,6 @@
 """A job for each number of nodes: what would end it is found before it is queued."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -212,16 +211,6 @@ def test_an_account_that_slurm_refuses_is_one_line_before_a_job_is_queued(submit
     assert submit("nodes: 1", "--begin=tomorrow").code == 0 and len(asked(log)) == 2
     monkeypatch.setenv("CHECK", "no")
     assert submit("nodes: 1", "-A", "nobody").code == 0
-
-
-def test_a_comment_of_the_user_takes_the_place_of_ours(submit, log, monkeypatch):
-    assert submit("nodes: 1", "--comment=project-7").code == 0
-    words = asked(log)[0].split()
-    assert words.index("--comment=project-7") > words.index("--comment=scaleprof")
-    for name in ("COMMENT", "OUTPUT"):  # which an option would override
-        monkeypatch.setenv(f"SBATCH_{name}", "project-8")
-    log.unlink()
-    assert submit("nodes: 1").code == 0 and not re.search("--(comment|output)", asked(log)[0])
 
 
 def test_what_a_job_that_ends_at_its_start_was_to_run_is_known_and_why_it_was_not(

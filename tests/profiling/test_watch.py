@@ -1,6 +1,5 @@
 """Programs of users, run unchanged under profiling.watch: what do they leave?"""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -8,8 +7,8 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from unittest.mock import Mock
 
+import pandas as pd
 import pytest
 
 from analysis.measures.points import bases_of
@@ -17,14 +16,12 @@ from jobs import by_hand, store
 from jobs.failures import Ended
 from jobs.run import Run
 from jobs.store import MANIFEST
-from profiling import markers, schemas, tables
+from profiling import schemas, tables
 from profiling.errors import UserError
 from profiling.identity import Identity
 from profiling.watch import _live, _write_run, main, parse
 from profiling.watching.facts import ModelFacts
 from profiling.watching.program import Program
-from profiling.watching.steps import UPDATE
-from profiling.watching.watched import Request, Watch
 from tests.profiling.watching import PROGRAMS, batches_of, manifest_of, report_of, watch
 
 pytestmark = pytest.mark.long
@@ -40,7 +37,8 @@ def test_runs_of_a_program_on_one_rank_and_on_two_are_one_configuration():
     for who, report in zip((me, two), reports, strict=True):
         run, unknown = by_hand.run_of(report, who, Program("train.py"), "none")
         fields.append({**run.model_dump(), **dict.fromkeys(unknown)})
-    assert bases_of(fields, "weak") == [0, 0]
+    points = pd.DataFrame(fields).assign(world_size=[1, 2])
+    assert bases_of(points, "weak").tolist() == [0, 0]
     assert fields[1]["program"] == "train.py" and fields[1]["compute"] is None
 
 
@@ -150,17 +148,6 @@ def test_the_folder_is_found_after_the_program_has_gone_elsewhere(tmp_path, fork
     assert len(batches_of(tmp_path / "run")) == 3 and manifest_of(tmp_path / "run").done
 
 
-def test_a_profiler_is_started_once_where_a_second_optimizer_ends_the_first_step(monkeypatch):
-    monkeypatch.setattr(markers, "_LISTENER", [])
-    capture = Mock()
-    recorder = Watch(Request(recordings=(range(1, 3),)), capture).hooks.recorder()
-    assert recorder is not None
-    for optimizer in (0, 1) * 4:
-        recorder.enter(UPDATE, optimizer)
-        recorder.leave()
-    assert [call[0] for call in capture.method_calls] == ["start", "stop"]
-
-
 def test_an_environment_of_the_users_own_needs_only_what_pip_installs_there(tmp_path):
     # pandas is not there either, but pyarrow minds a None in its place.
     hidden = [
@@ -180,24 +167,6 @@ def test_an_environment_of_the_users_own_needs_only_what_pip_installs_there(tmp_
     assert len(batches_of(tmp_path / "run")) == 6 and (tmp_path / "run/rank_0000/kernels.parquet").exists()
     ran = scaleprof("report", tmp_path)
     assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
-
-
-@pytest.mark.parametrize("environ", [Mock(return_value={}), Mock(side_effect=by_hand.psutil.AccessDenied)])
-def test_ranks_that_a_shell_starts_find_the_same_name(monkeypatch, environ):
-    """mpirun starts a shell for each rank, and this the rank; a daemon of Slurm's is root's."""
-
-    def ancestors(rank: str) -> SimpleNamespace:
-        mpirun = SimpleNamespace(pid=10, environ=environ, create_time=lambda: 1e9, parent=lambda: None)
-        shell = SimpleNamespace(pid=20 + int(rank), create_time=lambda: 2e9, parent=lambda: mpirun)
-        shell.environ = lambda: {"OMPI_COMM_WORLD_LOCAL_RANK": rank}
-        return SimpleNamespace(parent=lambda: shell)
-
-    names = set()
-    for rank in "01":
-        monkeypatch.setattr(by_hand.psutil, "Process", lambda rank=rank: ancestors(rank))
-        me = Identity(int(rank), 2, int(rank), 2, "Open MPI")
-        names.add(by_hand.new_name("train", me, {**os.environ, "OMPI_COMM_WORLD_LOCAL_RANK": rank}))
-    assert len(names) == 1 and names.pop().endswith("-10")
 
 
 @pytest.mark.parametrize("done", [(3, 5), (5, 3)])
