@@ -209,7 +209,10 @@ def paths_of(study: Study, source: Source) -> RunPaths:
         trace = trace_of(study, source)
         places, ranks = _read(study, source, trace)
         _note_unknown(study, trace, ranks)
-        paths = [path for group in _groups(trace, places, ranks) for path in group]
+        paths = []
+        for members, clocks, collectives in _groups(trace, places, ranks):
+            group = Group(members, clocks, collectives)
+            paths += [(path, _pieces(path, members, clocks, group)) for path in group.paths(WHAT_IF)]
         steps = pd.DataFrame([
             {"step": path.batch_index, "step_ns": path.end_ns - path.start_ns, **path.free_ns}
             for path, _ in paths
@@ -256,14 +259,14 @@ def _selected_ranks(trace: RunTrace, steps: Sequence[int]) -> list[int]:
             calls[(calls["call"] > 0) & calls["step"].isin(steps)].groupby("call")["entered_ns"].idxmax()
         )
         last.update(calls["place"][arrived].tolist())
-    for step in steps:
-        recorded = [place for place, rank in enumerate(trace.ranks) if step in rank.batch_index]
-        of_step = ((trace.ranks[place], clocks[place]) for place in recorded)
-        edges = [
-            clock.to_reference(rank.edges_ns[rank.batch_index == step][0])[[0, -1]] for rank, clock in of_step
-        ]
-        if edges:
-            last.update(recorded[number] for number in np.argmax(edges, axis=0).tolist())
+    edges = [
+        pd.DataFrame(clock.to_reference(rank.edges_ns[:, [0, -1]])).assign(step=rank.batch_index, place=place)
+        for place, (rank, clock) in enumerate(zip(trace.ranks, clocks, strict=True))
+    ]
+    of_ranks = pd.concat(edges, ignore_index=True)
+    of_steps: Any = of_ranks[of_ranks["step"].isin(steps)].groupby("step")
+    for edge in (0, 1):  # the last to begin, and to end
+        last.update(of_ranks["place"][of_steps[edge].idxmax()].tolist())
     chosen = [place for place, _ in last.most_common(MOST_RANKS)]
     rest = np.setdiff1d(np.arange(len(trace.ranks)), chosen)
     room = min(MOST_RANKS - len(chosen), len(rest))
@@ -271,15 +274,14 @@ def _selected_ranks(trace: RunTrace, steps: Sequence[int]) -> list[int]:
     return sorted([*chosen, *spread.tolist()])
 
 
-_Paths = Iterator[tuple[CriticalPath, pd.DataFrame]]
-
-
-def _groups(trace: RunTrace, places: Collection[int], ranks: Sequence[Recorded]) -> Iterator[_Paths]:
-    """The paths of ranks that are on one clock; of each rank alone where clocks are not known."""
+def _groups(
+    trace: RunTrace, places: Collection[int], ranks: Sequence[Recorded]
+) -> Iterator[tuple[list[Recorded], list[Clock], list[Shared]]]:
+    """Ranks that are on one clock, each alone where clocks are not known; their clocks and collectives."""
     matched = trace.matched
     if matched is None:
         for rank in ranks:
-            yield _paths([rank], [Clock()], [])
+            yield [rank], [Clock()], []
         return
     place = {one.rank: number for number, one in enumerate(trace.ranks)}
     first = np.searchsorted(matched.calls["place"], range(len(trace.ranks)))  # call of each rank
@@ -295,13 +297,7 @@ def _groups(trace: RunTrace, places: Collection[int], ranks: Sequence[Recorded])
                 of_rows = tuple(position[shared.members[row]] for row in rows)
                 collectives.append(replace(shared, members=of_rows, calls=numbers))
         if members:
-            yield _paths(members, [matched.clocks[place[rank.rank]] for rank in members], collectives)
-
-
-def _paths(ranks: Sequence[Recorded], clocks: Sequence[Clock], collectives: Sequence[Shared]) -> _Paths:
-    group = Group(ranks, clocks, collectives)
-    for path in group.paths(WHAT_IF):
-        yield path, _pieces(path, ranks, clocks, group)
+            yield members, [matched.clocks[place[rank.rank]] for rank in members], collectives
 
 
 def _pieces(

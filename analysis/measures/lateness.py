@@ -84,11 +84,6 @@ def over_others(values: np.ndarray) -> np.ndarray:
     return values - (other((others - 1) // 2) + other(others // 2)) / 2
 
 
-def _widest(arrival: np.ndarray) -> np.ndarray:
-    """Of arrivals (ranks, points, steps) the point at which the last rank is latest, by step."""
-    return over_others(arrival).max(axis=0).argmax(axis=0)
-
-
 def _alone(arrival: np.ndarray, late: np.ndarray) -> np.ndarray:
     """By how much the last rank of each step came after the second last, as far as others waited for it."""
     order = np.argsort(arrival, axis=0, kind="stable")
@@ -128,7 +123,7 @@ def _arrivals(series: Series) -> _Arrivals | None:
     before = _parts_before_exchange(series, used)
     arrival = np.stack([sum(before.values()) - before["forward"], sum(before.values())], axis=1)
     whole = arrival[:, 1] + series.rank_stages["backward"][:, used]
-    point = _widest(arrival)
+    point = over_others(arrival).max(axis=0).argmax(axis=0)
     chosen = np.take_along_axis(arrival, point[None, None, :], axis=1)[:, 0]
     return _Arrivals(used, before, chosen, point == 1, whole - chosen)
 
@@ -232,14 +227,12 @@ def _of_group(
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """The steps of a group, and of its members what :class:`Lateness` calls late, behind and alone."""
     lasted = (calls["end_ns"] - calls["start_ns"]).to_numpy()[group.calls].astype(float)
-    of_call = calls["step"].to_numpy()[group.calls[0]]
-    order = np.argsort(of_call, kind="stable")
-    steps, first = np.unique(of_call[order], return_index=True)
-    chosen = [few[_widest(-lasted[:, few, None])[0]] for few in np.split(order, first[1:])]
-    late = over_others(-lasted[:, chosen])
+    late = over_others(-lasted)
+    widest = pd.Series(late.max(axis=0)).groupby(calls["step"].to_numpy()[group.calls[0]]).idxmax()
+    steps, chosen = widest.index.to_numpy(), widest.to_numpy()
     start = calls["entered_ns"].to_numpy()[group.calls[:, chosen]]
     behind = over_others(start - start.min(axis=0))
-    return steps, (late, behind, _alone(-lasted[:, chosen], late))
+    return steps, (late[:, chosen], behind, _alone(-lasted[:, chosen], late[:, chosen]))
 
 
 def _residual(matched: Matched, groups: Sequence[Shared]) -> np.ndarray:
