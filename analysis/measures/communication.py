@@ -90,7 +90,7 @@ def communication(study: Study, by: str = "run") -> Answer:
 
 def _of_run(study: Study, source: Source, by_rank: bool) -> pd.DataFrame | None:
     trace = trace_of(study, source)
-    if not len(trace.collectives):
+    if not len(trace.collectives) or not trace.collectives["counted"].any():
         if source.ranks > 1:
             study.note("not_recorded", source, what="collectives")
         return None
