@@ -221,20 +221,13 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> F
             here = points[_in(facts, shown)]
             if len(here):
                 words = [name(factor, shown[factor]) for factor in encoding.shown]
-                look = {**_look(hue), "legendgroup": str(colour), **on}
+                # In the legend, which all panels share, what these show is not named.
+                label = escaped(", ".join(words[: bool(encoding.colour) + bool(encoding.dash)]))
+                is_new = all(trace["legendgroup"] != label for trace in traces)
+                look = {**_look(hue), "legendgroup": label, "showlegend": bool(label) and is_new, **on}
                 look["line"] = {**look["line"], "dash": DASHES[dash]}
                 traces += _line(here, axes, escaped(", ".join(words) or axes.title), look)
     ideal = _ideal(traces, axes, [on for _, on in panels])
-    if len(panels) == 1 and not encoding.dash:
-        for trace in traces:
-            trace["showlegend"] = bool(encoding.colour) and not trace["meta"].get("band")
-        colours = []
-    for hue, level in enumerate(colours if encoding.colour else []):
-        look = {**_look(hue), "mode": "lines+markers", "legendgroup": str(level)}
-        traces.append(_entry(name, encoding.colour, level, "legend", look))
-    for dash, level in enumerate(dashes if encoding.dash else []):
-        look = {"mode": "lines", "line": {"color": GREY, "width": 2, "dash": DASHES[dash]}}
-        traces.append(_entry(name, encoding.dash, level, "legend2", look))
     counts = axis_of_counts(points[axes.x], axes.x_title)
     whole = _layout(axes.title, counts, axes.unit, facts, encoding, name)
     highest = max([points[axes.y].max(), *(y for trace in ideal for y in trace["y"])])
@@ -242,7 +235,7 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> F
     if axes.log and points[axes.x].nunique() > 1:
         of_y = log_axis(axes.unit, points[axes.y].min(), highest)
         del of_y["title"]  # only the panels on the left have it
-    elif axes.ideal:  # ticks at 0, 50 and 100 %; error bars may not make the points a line at zero
+    elif axes.ideal and not axes.log:  # ticks at 0, 50 and 100 %; error bars may not make the points a line at zero
         reach = points.get(f"{axes.y}_high", pd.Series(dtype=float)).astype(float)
         most = max(highest, reach[np.isfinite(reach)].max() if len(reach) else 0.0)
         of_y = {"tick0": 0, "dtick": 50, "range": [0, 1.1 * min(most, 2 * highest)]}
@@ -261,12 +254,12 @@ def _line(points: pd.DataFrame, axes: Axes, name: str, look: Mapping[str, Any]) 
     """The traces of a line: of one configuration with its intervals, of several their mean over its band.
 
     Args:
-        name: as plotly reads it (:func:`escaped`).
+        name: below the pointer, as plotly reads it (:func:`escaped`).
     """
     members = [_member(of, axes) for _, of in points.sort_values(axes.x).groupby("label", sort=False)]
     hover = f"{name}<br>%{{x}} {axes.x_title}: %{{y:.4g}} {axes.unit}<extra></extra>"
     trace: dict[str, Any] = {
-        "name": name, "mode": "lines+markers", "showlegend": False, "hovertemplate": hover, **look,
+        "name": look["legendgroup"] or name, "mode": "lines+markers", "hovertemplate": hover, **look,
     }  # fmt: skip
     if len(members) == 1:
         (member,) = members
@@ -276,7 +269,8 @@ def _line(points: pd.DataFrame, axes: Axes, name: str, look: Mapping[str, Any]) 
     colour = look["line"]["color"]
     red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
     band = {
-        "name": name, "mode": "none", "fill": "toself", "fillcolor": f"rgba({red}, {green}, {blue}, 0.15)",
+        "name": trace["name"], "mode": "none", "fill": "toself",
+        "fillcolor": f"rgba({red}, {green}, {blue}, 0.15)",
         "hoverinfo": "skip", "showlegend": False, "x": [*x, *reversed(x)], "y": [*high, *reversed(low)],
         "meta": {"members": members, "band": True},
         **{key: look[key] for key in ("xaxis", "yaxis", "legendgroup")},
@@ -307,12 +301,6 @@ def spread(members: Sequence[Mapping[str, Any]]) -> tuple[list, list, list, list
     values = [at[x] for x in ordered]
     means = [sum(one) / len(one) for one in values]
     return ordered, means, [min(one) for one in values], [max(one) for one in values]
-
-
-def _entry(name: Name, factor: str, level: Any, legend: str, look: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry of a legend, which no point belongs to."""
-    place = {"x": [None], "y": [None], "legend": legend, "hoverinfo": "skip"}
-    return {**place, "name": escaped(name(factor, level)), "meta": {factor: level}, **look}
 
 
 def _ideal(

@@ -64,7 +64,7 @@ def digits(value: float | None, significant: int = 4) -> str:
         return "0"
     if abs(value) < _SMALL:
         return f"{value:.{max(0, significant - 2)}e}"
-    before = math.floor(math.log10(abs(value))) + 1
+    before = int(f"{abs(value):.{significant - 1}e}".partition("e")[2]) + 1  # once it is rounded
     places = significant - max(before, 1) if before > 0 else significant - before
     return f"{value:z.{max(0, places)}f}"
 

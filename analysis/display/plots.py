@@ -57,7 +57,6 @@ _LAYOUT: dict[str, Any] = {
     "margin": {"l": 64, "r": 16, "t": 96, "b": 56},
     # Where it lies and how high it is depends on the chart's width: page/charts.js.
     "legend": {"orientation": "h", "x": 0, "y": 1.04, "yanchor": "bottom"},
-    "legend2": {"orientation": "h", "x": 0, "y": 1.12, "yanchor": "bottom"},
     "height": 360,
     "hovermode": "closest",
 }

@@ -173,12 +173,8 @@ def data_of(figure: Mapping[str, Any]) -> pd.DataFrame:
     ``configurations`` says how many they are. What they differ in has no value.
     """
     x, y = (title or "name" for title in axis_titles(figure))
-    # A band is that of its mean line; an entry of a legend has no point.
-    drawn = [
-        trace
-        for trace in figure["data"]
-        if not (trace.get("meta") or {}).get("band") and trace.get("x") != [None]
-    ]
+    # A band is that of its mean line.
+    drawn = [trace for trace in figure["data"] if not (trace.get("meta") or {}).get("band")]
     return pd.concat([pd.DataFrame(), *(_points(trace, x, y) for trace in drawn)], ignore_index=True)
 
 

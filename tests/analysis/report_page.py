@@ -93,10 +93,10 @@ class Watched:
 
 LEGENDS = """[...document.querySelectorAll('.chart')].map((chart) => [
   chart.id, chart.clientHeight,
-  [...chart.querySelectorAll('.legend, .legend2')].reduce((sum, one) => sum + one.getBBox().height, 0)])"""
+  [...chart.querySelectorAll('.legend')].reduce((sum, one) => sum + one.getBBox().height, 0)])"""
 # Of the names in legends and above panels, pairs that lie on each other, and those that leave their chart.
 OVERPRINTED = """[...document.querySelectorAll('.chart')].flatMap((chart) => {
-  const texts = [...chart.querySelectorAll('.legend text, .legend2 text, .annotation text')];
+  const texts = [...chart.querySelectorAll('.legend text, .annotation text')];
   const boxes = texts.map((text) => [text.textContent, text.getBoundingClientRect()]);
   const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
     && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1;

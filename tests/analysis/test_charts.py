@@ -162,7 +162,7 @@ def test_prediction(sections):
 
 def test_shares_of_activities(sections):
     drawn = [y for name, trace in traces(sections["activities"]).items() if name.endswith("communication")
-             for y in trace["y"] if y is not None]  # fmt: skip
+             for y in trace["y"]]  # fmt: skip
     assert drawn == close(column(table(sections["activities"]), "communication %"))
 
 

@@ -84,21 +84,27 @@ def drawn(names: list[str], axes=THROUGHPUT) -> dict:
 
 def solid(figure: dict) -> list[dict]:
     ideal = [trace for trace in figure["data"] if "ideal" in str(trace["name"])]
-    return [trace for trace in figure["data"] if trace not in ideal and trace["x"] != [None]]
+    return [trace for trace in figure["data"] if trace not in ideal]
 
 
 def test_a_line_is_a_level_of_each_factor_shown():
     traces = solid(drawn(["loader", "grad", "batch"]))
-    assert {trace["name"] for trace in traces} == {
+    whole = [trace["hovertemplate"].partition("<br>")[0] for trace in traces]
+    assert set(whole) == {
         ", ".join(map(str, levels)) for levels in itertools.product(*list(FACTORS.values())[:3])
     }
+    assert all(name.startswith(f"{trace['name']}, ") for name, trace in zip(whole, traces, strict=True))
+    # What panels share is once in the legend.
+    entries = [trace["name"] for trace in traces if trace["showlegend"]]
+    assert sorted(entries) == sorted({trace["name"] for trace in traces})
     assert {(trace["line"]["color"], trace["name"].split(", ")[0]) for trace in traces} == {
         (plots.PALETTE[0], "dali"), (plots.PALETTE[1], "pytorch"),
     }  # fmt: skip
     assert {(trace["line"]["dash"], trace["name"].split(", ")[1]) for trace in traces} == {
         ("solid", "fp16"), ("dash", "fp32"),
     }  # fmt: skip
-    assert {(trace["xaxis"], trace["name"].split(", ")[2]) for trace in traces} == {("x", "32"), ("x2", "64")}
+    batches = [name.rpartition(", ")[2] for name in whole]
+    assert set(zip((trace["xaxis"] for trace in traces), batches, strict=True)) == {("x", "32"), ("x2", "64")}
     assert traces[0]["customdata"] == [{"nodes": ranks} for ranks in (1, 2, 4)]
 
 
@@ -132,6 +138,7 @@ def test_a_level_that_looks_like_markup_stays_text(factor, others):
     ]
     encoding = Encoding(**{factor: "lr"}, dash=others)
     figure = lines(pd.DataFrame(points), encoding, THROUGHPUT, lambda name, level: level)
+    assert "dtick" not in figure["layout"]["yaxis"]  # which is of images/s
     said = json.dumps(figure)
     # Plotly reads tags.
     assert "&lt;b&gt;0&lt;/b&gt;" in said and "<b>" not in json.dumps([one["name"] for one in figure["data"]])

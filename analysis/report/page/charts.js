@@ -28,7 +28,19 @@ function visibleData(data, filters) {
   return data
     .filter((trace) => trace.meta === undefined || passes(trace.meta, filters))
     .map((trace) => (trace.meta?.members ? summarised(trace, filters) : picked(trace, filters)))
-    .filter((trace) => trace !== null);
+    .filter((trace) => trace !== null)
+    .map(named());
+}
+
+// Of what panels have in common, the first that is left has the entry of the legend.
+function named() {
+  const groups = new Set();
+  return (trace) => {
+    if (!trace.legendgroup || !(trace.type === "bar" || trace.mode === "lines+markers")) return trace;
+    const showlegend = !groups.has(trace.legendgroup);
+    groups.add(trace.legendgroup);
+    return { ...trace, showlegend };
+  };
 }
 
 function picked(trace, filters) {
@@ -79,8 +91,7 @@ function summarised(trace, filters) {
 // their ideal lines; the others take their place.
 function withoutEmptyPanels(data, layout) {
   const ends = Object.keys(layout).filter((name) => /^xaxis\d*$/.test(name)).map((name) => name.slice(5));
-  const isEntry = (trace) => trace.x?.length === 1 && trace.x[0] === null; // of a legend
-  const hasPoints = (trace) => trace.meta !== undefined && trace.x.length > 0 && !isEntry(trace);
+  const hasPoints = (trace) => trace.meta !== undefined && trace.x.length > 0;
   const filled = ends.filter((end) => data.some((one) => one.xaxis === `x${end}` && hasPoints(one)));
   if (filled.length === 0 || filled.length === ends.length) return { data, layout };
   const columns = respaced(layout, "xaxis", ends, filled);
@@ -103,9 +114,7 @@ function withoutEmptyPanels(data, layout) {
   }
   left.annotations = (layout.annotations ?? []).map((one) => movedTitle(one, columns, rows)).filter(Boolean);
   const here = new Set(kept.map((end) => `x${end}`));
-  const axes = { xaxis: `x${first}`, yaxis: `y${first}` };
-  const shown = data.map((one) => (isEntry(one) ? { ...one, ...axes } : one));
-  return { data: shown.filter((one) => here.has(one.xaxis)), layout: left };
+  return { data: data.filter((one) => here.has(one.xaxis)), layout: left };
 }
 
 // The title of a column, which stands above it, or of a row, beside it; null with that itself.
@@ -178,24 +187,14 @@ function heightOfPanelTitles({ annotations }) {
   return PANEL_TITLE + (texts.some((text) => text.includes("<br>")) ? SECOND_LINE : 0);
 }
 
-// Legends on top, as many entries in a line as fit.
-function withLegends(unlabelled, data, width) {
+// The legend on top, as many entries in a line as fit.
+function withLegend(unlabelled, data, width) {
   const layout = withPanelTitles(withLabels(withTicks(unlabelled, width), data, width), width);
-  const legends = new Map();
-  for (const trace of data) {
-    if (trace.showlegend === false || trace.type === "heatmap") continue;
-    const id = trace.legend ?? "legend";
-    legends.set(id, [...(legends.get(id) ?? []), trace.name]);
-  }
-  const placed = [];
-  let above = 0; // the height of the legends so far
-  for (const [id, names] of legends) {
-    const entry = Math.ceil(LETTER * Math.max(...names.map((name) => name.length)));
-    placed.push({ id, entry, above });
-    const inLine = Math.max(1, Math.floor((width - layout.margin.l - layout.margin.r) / (entry + SIGN)));
-    above += ENTRY * Math.ceil(names.length / inLine) + AROUND;
-  }
-  // A chart grows where legends would take too much of it. On paper one of points has less room.
+  const names = data.filter((one) => one.showlegend !== false && one.type !== "heatmap").map((one) => one.name);
+  const entry = Math.ceil(LETTER * Math.max(0, ...names.map((name) => name.length)));
+  const inLine = Math.max(1, Math.floor((width - layout.margin.l - layout.margin.r) / (entry + SIGN)));
+  const above = names.length > 0 ? ENTRY * Math.ceil(names.length / inLine) + AROUND : 0; // its height
+  // A chart grows where the legend would take too much of it. On paper one of points has less room.
   const isOfPoints = data.every((trace) => ["lines", "lines+markers", "markers", "none"].includes(trace.mode));
   const most = printing && isOfPoints ? ON_PAPER : layout.height;
   const height = Math.max(Math.min(layout.height, most), Math.ceil(above / MOST_LEGEND));
@@ -206,13 +205,11 @@ function withLegends(unlabelled, data, width) {
     title: "",
   };
   const sized = data.some((trace) => Array.isArray(trace.marker?.size));
-  for (const { id, entry, above } of placed) {
-    fitted[id] = {
-      ...layout.legend, itemsizing: sized ? "constant" : "trace", orientation: "h", entrywidth: entry, x: 0, xref: "container",
-      yanchor: "top", yref: "container", y: 1 - above / height,
-      tracegroupgap: 0, // each entry is a group where several panels have it
-    };
-  }
+  fitted.legend = {
+    ...layout.legend, itemsizing: sized ? "constant" : "trace", orientation: "h", entrywidth: entry, x: 0, xref: "container",
+    yanchor: "top", yref: "container", y: 1,
+    tracegroupgap: 0, // each entry is a group where several panels have it
+  };
   return fitted;
 }
 
@@ -314,7 +311,7 @@ function drawChart(element, filters, width = element.clientWidth) {
   const { data: left, layout: panels } = withoutEmptyPanels(visibleData(figure.data, filters), figure.layout);
   const lines = namedLines(left, panels, width);
   const data = lines.length > 0 ? left.map((trace) => ({ ...trace, showlegend: false })) : left;
-  const layout = data.length > 0 ? withLegends(panels, data, width) : nothingLeft(figure.layout);
+  const layout = data.length > 0 ? withLegend(panels, data, width) : nothingLeft(figure.layout);
   if (lines.length > 0) layout.margin.r += LETTER * longestName(lines);
   element.style.height = `${layout.height}px`;
   const drawn = { ...themed(layout), width };
