@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display.metrics import FACTORS, records, varied
-from analysis.display.numbers import is_usable
+from analysis.display.numbers import is_unusable
 from analysis.display.terminal import Answer
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.divide import EVERY, finest
@@ -159,4 +159,4 @@ def number(row: Mapping[str, Any], name: str) -> float:
 def ends(row: Mapping[str, Any], name: str) -> list[float]:
     """Of an interval; none if it does not tell the order of magnitude."""
     found = [number(row, f"{name}_low"), number(row, f"{name}_high")]
-    return found if np.isfinite(found).all() and is_usable(row, name) else []
+    return found if np.isfinite(found).all() and not is_unusable(number(row, name), *found) else []

@@ -196,7 +196,7 @@ def late_ranks(frame: pd.DataFrame) -> Finding | None:
     alike = [rank for rank in shares_pct.index if known[rank] & known[first]]
     why = set.intersection(*(known[rank] for rank in alike)) or known[first]
     hosts = named[["rank", "node"]][named["rank"].isin(alike)].dropna().drop_duplicates()
-    nodes = [] if hosts["rank"].duplicated().any() else hosts["node"].unique()
+    nodes: Any = [] if hosts["rank"].duplicated().any() else hosts["node"].unique()
     data = {
         "kind": LATE_RANKS, "cause": "straggler", "why": " or ".join(sorted(why)),
         "stragglers": [int(rank) for rank in alike],

@@ -235,7 +235,8 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> F
     if axes.log and points[axes.x].nunique() > 1:
         of_y = log_axis(axes.unit, points[axes.y].min(), highest)
         del of_y["title"]  # only the panels on the left have it
-    elif axes.ideal and not axes.log:  # ticks at 0, 50 and 100 %; error bars may not make the points a line at zero
+    elif axes.ideal and not axes.log:
+        # Ticks at 0, 50 and 100 %. Error bars may not make the points a line at zero.
         reach = points.get(f"{axes.y}_high", pd.Series(dtype=float)).astype(float)
         most = max(highest, reach[np.isfinite(reach)].max() if len(reach) else 0.0)
         of_y = {"tick0": 0, "dtick": 50, "range": [0, 1.1 * min(most, 2 * highest)]}

@@ -158,21 +158,9 @@ WIDEST_FACTOR = 10.0
 OPEN = (-math.inf, math.inf)  # the ends of an interval that is not usable: ``[?]`` in a table, no error bar
 
 
-def with_open_ends(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """A row in which unusable intervals of figures (all above 0) have the ends :data:`OPEN`."""
-    shown = dict(row)
-    for name in names:
-        if not is_usable(row, name):
-            shown[f"{name}_low"], shown[f"{name}_high"] = OPEN
-    return shown
-
-
-def is_usable(row: Mapping[str, Any], name: str) -> bool:
-    """Whether the interval of a figure tells its order of magnitude; also of a figure without one."""
-    value, low, high = (row.get(f"{name}{end}") for end in ("", "_low", "_high"))
-    if value is None or low is None or high is None or math.isnan(low) or math.isnan(high):
-        return True
-    return bool(high <= WIDEST_FACTOR * value and low >= value / WIDEST_FACTOR)
+def is_unusable(value: Any, low: Any, high: Any) -> Any:
+    """Whether an interval does not tell a figure's order of magnitude; of numbers or Series."""
+    return (high > WIDEST_FACTOR * value) | (low < value / WIDEST_FACTOR)
 
 
 def with_interval(

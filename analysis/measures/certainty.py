@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.display.metrics import Rows, records
-from analysis.display.numbers import OPEN, WIDEST_FACTOR
+from analysis.display.numbers import OPEN, is_unusable
 from analysis.frames.study import Study
 from analysis.measures.loss import without_meaningless_parts
 from analysis.measures.points import UNPROFILED
@@ -40,7 +40,7 @@ def without_unusable_intervals(frame: pd.DataFrame) -> pd.DataFrame:
     frame = frame.copy()
     for name in [name for name in _POSITIVE if f"{name}_low" in frame]:
         value, low, high = (frame[f"{name}{end}"].astype(float) for end in ("", "_low", "_high"))
-        unusable = (high > WIDEST_FACTOR * value) | (low < value / WIDEST_FACTOR)
+        unusable = is_unusable(value, low, high)
         for figure in (name, _LOSS) if name == _EFFICIENCY and _LOSS in frame else (name,):
             frame.loc[unusable, [f"{figure}_low", f"{figure}_high"]] = OPEN
     return frame

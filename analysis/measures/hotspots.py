@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display.metrics import IN_RUN, Metric, columns, filled, names_of, records
-from analysis.display.numbers import with_open_ends
+from analysis.display.numbers import OPEN, is_unusable
 from analysis.display.terminal import Answer, Part
 from analysis.frames.kernel_sums import kernel_sums, query
 from analysis.frames.measure import measure
@@ -207,7 +207,10 @@ def hotspots(study: Study, top: int = 5, run: str | None = None) -> Answer:
         rows = pd.concat([rows, functions], ignore_index=True)
     rows = rows.reindex(columns=names_of(METRICS)).astype(object)
     # A kernel takes no negative time: an interval that reaches there says nothing.
-    usable = [with_open_ends(row, ["ms_per_step"]) for row in records(rows)]
+    ends, readable = ["ms_per_step_low", "ms_per_step_high"], rows.copy()
+    figures = rows[["ms_per_step", *ends]].astype(float)
+    readable.loc[is_unusable(*(figures[name] for name in figures)), ends] = OPEN
+    usable = records(readable)
     shown = filled(columns([metric for metric in METRICS if metric.table]), usable)
     caption = "Times: profiled steps" + (f"; counters: {tool}, another run" if tool else "")
     part = Part("Hottest kernels", usable, shown, caption)

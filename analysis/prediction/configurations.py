@@ -125,7 +125,7 @@ def configurations(
     known = points[points["batch"].map(bool) & points["images"].notna()]
     if known.empty:
         raise UserError(f"no prediction: {NO_SAMPLES}")
-    own = known[[*CONFIGURATION, *own_names(known)]]
+    own = known[[*CONFIGURATION, *own_names(known.columns)]]
     if kind == "strong":
         own = own.assign(batch=known["batch"] * known["world_size"])
     number = own.map(str).groupby(list(own), sort=False).ngroup()

@@ -24,7 +24,6 @@ from analysis.display.terminal import Part, with_ranks
 from analysis.frames.divide import EVERY, finest
 from analysis.frames.study import Study
 from analysis.measures import factors
-from analysis.measures.certainty import without_unusable_intervals
 from analysis.report.render import Cell, Chapter, Chart, Heading, Row, Section, TableView
 from jobs.run import Run
 from jobs.run_fields import FACTOR
@@ -162,11 +161,6 @@ def finest_parts(frame: pd.DataFrame, before: str = "", after: str = "_ms") -> p
     """
     parts = [finest({name: row.get(f"{before}{name}{after}") for name in EVERY}) for row in records(frame)]
     return frame.assign(**{f"{name}{after}": [of.get(name, math.nan) for of in parts] for name in EVERY})
-
-
-def usable(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of analysis.scaled as charts show them: ends of intervals that mean nothing are infinite."""
-    return without_unusable_intervals(frame)
 
 
 # --- sections ---

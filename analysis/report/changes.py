@@ -94,7 +94,7 @@ def _steps(rows: pd.DataFrame, b: Study) -> pd.DataFrame:
     known = {name: steps.get(name, of.pop() if len(of) == 1 else None) for name, of in sizes.items()}
     named = records(steps.assign(**known).astype(dict.fromkeys(sizes, float)))
     unit = "rank" if b.on_cpus else "GPU"
-    labels = labels_of(named, dict.fromkeys(["nodes", *varied(named)]), unit)
+    labels = labels_of(named, [*dict.fromkeys(["nodes", *varied(named)])], unit)
     columns = {"effect_pct": "value", "effect_pct_low": "low", "effect_pct_high": "high", "verdict": "series"}
     bars = steps.rename(columns=columns).assign(label=labels).sort_values("value", kind="stable")
     half = MOST_BARS // 2

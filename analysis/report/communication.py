@@ -121,8 +121,10 @@ def of_shares(shares: pd.DataFrame, factors: Sequence[str] = (), unit: str = "GP
         points = pd.concat(
             [known.assign(part=part, pct=known[f"{part}_pct"]) for part in parts], ignore_index=True
         )
-        points["facts"] = [facts(row, ["label", "part", *factors]) for row in records(points)]
-        points = points.assign(label=points["label"] + points["part"], sizes=[{}] * len(points))
+        named = ["label", "part", *factors]
+        levels = pd.Series([facts(row, named) for row in records(points)], dtype=object)
+        sizes = pd.Series([{}] * len(points), dtype=object)
+        points = points.assign(facts=levels, label=points["label"] + points["part"], sizes=sizes)
         encoding = Encoding(colour="label", dash="part")
         axes = replace(_SHARES, x_title=f"per-{unit} batch size, images")
         charts = [Chart("activities", draw(points, encoding, axes, lambda _, level: level))]

@@ -13,12 +13,13 @@ from analysis.display.lines import THROUGHPUT, Encoding, lines
 from analysis.display.metrics import records
 from analysis.display.plots import DARK_GREY, WHITE
 from analysis.frames.study import RECORDING
+from analysis.measures.certainty import without_unusable_intervals
 from analysis.measures.critical_path import PARTS, foremost
 from analysis.measures.critical_path import answer as of_paths
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.predict import CURVE
 from analysis.prediction.simulation import SIMULATION
-from analysis.report.base import Content, Context, SectionKind, called, facts, sized, usable
+from analysis.report.base import Content, Context, SectionKind, called, facts, sized
 from analysis.report.render import Chart
 from jobs.run_fields import own_names
 
@@ -93,7 +94,8 @@ def _points(
     Where a number of ranks was measured on several numbers of nodes, predictions are made from the fewest:
     the others are points of their own.
     """
-    measured = usable(own[[_is_of(row, shown) for row in records(own)]]).sort_values("nodes", kind="stable")
+    of_shown = [_is_of(row, shown) for row in records(own)]
+    measured = without_unusable_intervals(own[of_shown]).sort_values("nodes", kind="stable")
     repeated, nodes = measured.duplicated("world_size"), measured["nodes"].astype(str)
     measured["label"] = ("measured on " + nodes + " nodes").where(repeated, "measured")
     of = rows[rows["of"] == shown["of"]]
@@ -106,8 +108,8 @@ def _points(
         one[columns].astype(float).assign(label=one["label"]) for one in (measured, of.assign(label=labels))
     ]
     points = pd.concat(frames, ignore_index=True)
-    points["facts"] = [{"label": label, **of_lines} for label in points["label"]]
-    return points.assign(sizes=[{}] * len(points))
+    levels = pd.Series([{"label": label, **of_lines} for label in points["label"]], dtype=object)
+    return points.assign(facts=levels, sizes=pd.Series([{}] * len(points), dtype=object))
 
 
 def _is_of(row: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:

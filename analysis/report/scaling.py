@@ -16,6 +16,7 @@ from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.anatomy import traces_of
 from analysis.measures import anatomy, batches, factors
 from analysis.measures import scaled as figures
+from analysis.measures.certainty import without_unusable_intervals
 from analysis.measures.factors import levels_of
 from analysis.measures.loss import LATE_RANKS
 from analysis.report.base import (
@@ -34,7 +35,6 @@ from analysis.report.base import (
     named,
     responses,
     sized,
-    usable,
     varied,
 )
 from analysis.report.render import Chart
@@ -74,7 +74,7 @@ def points_against_ranks(own: pd.DataFrame, series: Sequence[str]) -> pd.DataFra
     A base point can be another configuration's (one rank sends no gradients, whatever their precision): it
     is repeated in each series that is compared with it.
     """
-    points = labelled(usable(own), series)
+    points = labelled(without_unusable_intervals(own), series)
     known = set(zip(points["label"], points["world_size"], strict=True))
     starts = points.dropna(subset="base_world_size").drop_duplicates(["label", "base_world_size"])
     lacking = [one not in known for one in zip(starts["label"], starts["base_world_size"], strict=True)]
