@@ -20,7 +20,7 @@ from analysis.display.metrics import FACTORS, Metric, Rows, records
 from analysis.display.metrics import called as called
 from analysis.display.metrics import varied as varied
 from analysis.display.numbers import label_of, plain
-from analysis.display.terminal import Part, with_ranks
+from analysis.display.terminal import Answer, Part, with_ranks
 from analysis.frames.divide import EVERY, finest
 from analysis.frames.study import Study
 from analysis.measures import factors
@@ -267,6 +267,11 @@ def portable(text: str, folders: Iterable[Path]) -> str:
                 # Not of a folder whose name only begins like this one's.
                 text = path.name.join(re.split(rf"{re.escape(str(path))}(?!\w)", text))
     return text
+
+
+def table_of(id: str, measure: Callable[[Study], Answer]) -> Callable[[Context], Content]:
+    """The content of a section that is the table of a measure."""
+    return lambda context: Content(tables={id: measure(context.study).tables[0]})
 
 
 MOST_BARS = 16  # that a chart names one by one

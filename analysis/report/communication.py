@@ -102,8 +102,8 @@ def _mpi(context: Context) -> Content:
 
 
 def _batch_sizes_differ(context: Context) -> bool:
-    profiled = [source for source in context.study.of_kind("run") if source.tables("kernels")]
-    return len({source.fields["batch"] for source in profiled}) > 1
+    runs = context.study.of_kind("run")
+    return len({source.fields["batch"] for source in runs if source.tables("kernels")}) > 1
 
 
 def _activities(context: Context) -> Content:

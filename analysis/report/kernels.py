@@ -17,7 +17,7 @@ from analysis.measures.hotspots import TOOLS
 from analysis.measures.kernels import BY
 from analysis.measures.peaks import Roof, bounds, roofs
 from analysis.measures.traced import programs
-from analysis.report.base import Content, Context, SectionKind, facts, labels_of, sized
+from analysis.report.base import Content, Context, SectionKind, facts, labels_of, sized, table_of
 from analysis.report.render import Chart
 from profiling.errors import UserError
 
@@ -143,26 +143,6 @@ def _change(context: Context) -> Content:
     return Content(title[1], tables={f"kernel-change-{number}": part for number, part in enumerate(parts)})
 
 
-def _hotspots(context: Context) -> Content:
-    """The table of analysis.hotspots, of runs that have read counters."""
-    (part,) = hotspots.hotspots(context.study, top=TOP_HOTSPOTS).tables
-    return Content(tables={"hotspots-table": replace(part, title="")})
-
-
-def _utilization(context: Context) -> Content:
-    """How busy each GPU was, and what more of them gained: a row a rank and GPU."""
-    (part,) = utilization.utilization(context.study).tables
-    return Content(tables={"utilization-table": replace(part, title="")})
-
-
-def _counters_read(context: Context) -> bool:
-    return any(source.fields["profile"] in TOOLS for source in context.study.of_kind("run"))
-
-
-def _profiled(context: Context) -> bool:
-    return any(source.tables("kernels") for source in context.study.of_kind("run"))
-
-
 def _roofline(context: Context) -> Content:
     """The roofline of the run of which most ranks were recorded."""
     study, sources = context.study, context.once(_with_kernels)
@@ -278,10 +258,16 @@ CHANGE = SectionKind(
     "kernel-change", "What changes in the kernels on more ranks?", _change,
     lambda context: bool(context.once(_sides)),
 )  # fmt: skip
-HOTSPOTS = SectionKind("hotspots", "Why are the hottest kernels slow?", _hotspots, _counters_read)
+HOTSPOTS = SectionKind(
+    "hotspots", "Why are the hottest kernels slow?",
+    table_of("hotspots-table", lambda study: hotspots.hotspots(study, top=TOP_HOTSPOTS)),
+    lambda context: any(source.fields["profile"] in TOOLS for source in context.study.of_kind("run")),
+)  # fmt: skip
 UTILIZATION = SectionKind(
-    "utilization", "How busy is each GPU?", _utilization, _profiled, on_cpus="How busy is each rank?"
-)
+    "utilization", "How busy is each GPU?", table_of("utilization-table", utilization.utilization),
+    lambda context: any(source.tables("kernels") for source in context.study.of_kind("run")),
+    on_cpus="How busy is each rank?",
+)  # fmt: skip
 ROOFLINE = SectionKind(
     "roofline", "What bounds the kernels?", _roofline, lambda context: bool(context.once(_with_kernels))
 )

@@ -33,10 +33,6 @@ _WHAT_IFS = {
 _NAMES = {CURVE: "curve", SIMULATION: "simulated"}
 
 
-def _recorded(context: Context) -> bool:
-    return any(source.tables("kernels") for source in context.study.recorded)
-
-
 def _critical_path(context: Context) -> Content:
     paths, rows = context.once(foremost, context.study)
     source = paths.source
@@ -52,7 +48,10 @@ def _critical_path(context: Context) -> Content:
     return Content(sized(source.fields, context.factors, context.unit), [chart], tables)
 
 
-CRITICAL_PATH = SectionKind("critical-path", "What would shorten the step?", _critical_path, _recorded)
+CRITICAL_PATH = SectionKind(
+    "critical-path", "What would shorten the step?", _critical_path,
+    lambda context: any(source.tables("kernels") for source in context.study.recorded),
+)  # fmt: skip
 
 
 def _prediction(context: Context) -> Content:

@@ -35,6 +35,7 @@ from analysis.report.base import (
     named,
     responses,
     sized,
+    table_of,
     varied,
 )
 from analysis.report.render import Chart
@@ -128,12 +129,6 @@ def _stages(context: Context) -> Content:
     stages = [f"{name}_ms" for name in plots.STAGE_COLOURS]
     shown = columns((CONFIGURATION, *figures.METRICS), "configuration", *stages)
     return Content(_STAGES, [chart], {"stages-table": Part("", rows, shown)})
-
-
-def _batches(context: Context) -> Content:
-    """The table of analysis.batches: a row a run."""
-    (part,) = batches.batches(context.study).tables
-    return Content(tables={"batches-table": part})
 
 
 def _anatomy(context: Context) -> Content:
@@ -233,5 +228,7 @@ LOSS = SectionKind(
 )  # fmt: skip
 STAGES = SectionKind("stages", "How long are the stages of a step?", _stages, _ran)
 ANATOMY = SectionKind("anatomy", "Where does the time of a step go?", _anatomy, _ran_or_traced)
-BATCHES = SectionKind("batches", "How steady is a step?", _batches, _ran_or_traced)
+BATCHES = SectionKind(
+    "batches", "How steady is a step?", table_of("batches-table", batches.batches), _ran_or_traced
+)
 FACTORS = SectionKind("factors", "Which factor matters?", _factors, _varying)

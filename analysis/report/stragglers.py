@@ -51,10 +51,7 @@ def _section(context: Context) -> Content:
 
 
 STRAGGLERS = SectionKind(
-    "stragglers",
-    "Are there stragglers?",
-    _section,
-    lambda context: context.once(widest) is not None,
+    "stragglers", "Are there stragglers?", _section, lambda context: context.once(widest) is not None
 )
 
 
