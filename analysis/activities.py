@@ -46,7 +46,8 @@ def _field(given: list[str] | None, _: Study) -> dict[str, str]:
     """``["gpus=RE"]`` as ``{"world_size": "RE"}``."""
     fields = {"gpus": "world_size", "batch": "batch"}
     patterns = {}
-    for name, _, pattern in (one.partition("=") for one in given or ()):
+    for one in given or ():
+        name, pattern = one.partition("=")[::2]
         try:
             if name not in fields or not re.compile(pattern).groups:
                 raise UserError("--field needs gpus=REGEX or batch=REGEX, with the number in parentheses")
