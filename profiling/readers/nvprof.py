@@ -201,6 +201,7 @@ class _Reader:
         self._in_ranges = False
         self._spreads: dict[tuple[str, str], printed.Spread] = {}
         self._calls: dict[str, printed.Spread] = {}
+        self._shares: dict[int, list[tuple[float, float]]] = {}  # of a process's GPU activities, %, and ns
 
     def launches(self, path: Path) -> Iterator[printed.Launch]:
         """Read a text; the launches of a trace; UserError: unreadable, or no text of nvprof."""
@@ -217,6 +218,10 @@ class _Reader:
             raise UserError(f"{path} is not text printed by nvprof: it has no line that begins with ==PID==")
         self.metrics += [spread.metric(*key) for key, spread in self._spreads.items() if spread.count]
         self.activities += [spread.activity(name) for name, spread in self._calls.items() if spread.count]
+        for shares in self._shares.values():  # of a summary that was cut, the rest is an activity, too
+            missing, (largest, total_ns) = 100 - sum(share for share, _ in shares), max(shares)
+            if largest and missing > 0.05 + 0.01 * len(shares):  # else the shares are rounded
+                self.activities.append(printed.Activity("(not printed)", 0, total_ns * missing / largest))
         if self._unread:
             self.findings.append(Finding("records_damaged", data={"n": self._unread, "what": "lines"}))
 
@@ -303,6 +308,9 @@ class _Reader:
             activity = printed.Activity(row["Name"], calls, total, mean, low, high)
             activity.on_device = group in _DEVICE_TYPES
             self.activities.append(activity)
+            if activity.on_device:
+                share = (printed.number_and_unit(row["Time(%)"])[0], total)
+                self._shares.setdefault(len(self.processes), []).append(share)
         elif "Metric Name" in row or "Event Name" in row:
             self._add_metric(row, row.get("Kernel", ""))
         elif "Kernel" in row and "Start" not in row:

@@ -261,3 +261,10 @@ def test_a_folder_of_logs_gives_the_shares_by_gpus_and_batch(tmp_path, name, wor
     shares = [float(rows[0][f"{one}_pct"]) for one in ("compute", "communication", "copies")]
     assert shares == pytest.approx([60, 30, 10])
     assert len(run(MODULE, tmp_path, "--format", "csv").csv) == 12
+
+
+def test_a_summary_that_was_cut_keeps_its_printed_shares(tmp_path):
+    (tmp_path / "log.txt").write_text("\n".join(LOG.format("").splitlines()[:-1]))
+    (row,) = run(MODULE, tmp_path / "log.txt", "--shares", "--format", "csv").csv
+    shares = [float(row[f"{one}_pct"]) for one in ("compute", "communication", "copies")]
+    assert shares == pytest.approx([70, 30, 0]) and float(row["time_s"]) == pytest.approx(0.01)
