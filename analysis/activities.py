@@ -42,7 +42,7 @@ def _load(arguments: argparse.Namespace) -> Study:
         return Study(path)
 
 
-def _field(given: list[str] | None, _: Study) -> dict[str, str]:
+def _field(given: list[str] | None, study: Study) -> dict[str, str]:
     """``["gpus=RE"]`` as ``{"world_size": "RE"}``."""
     fields = {"gpus": "world_size", "batch": "batch"}
     patterns = {}
