@@ -69,7 +69,9 @@ def functions(study: Study, by: Sequence[str] = (), top: int | None = None) -> A
     levels = [LEVELS[name] for name in by]
     metrics = [RUN, *levels, _KIND, *FUNCTIONS, *COUNTERS, _NAME]
     frame = pd.concat(found, ignore_index=True).reindex(columns=names_of(metrics))
-    frame = frame.astype(dict.fromkeys(("calls", "count"), "Int64"))
+    for name in ("calls", "count"):
+        number = frame[name].astype(float)
+        frame[name] = number.where(number.abs() < 2**53).round().astype("Int64")  # else it is damaged
     frame = frame.sort_values(["run", "kind", "exclusive_s"], ascending=[True, False, False], kind="stable")
     groups = frame.groupby(["run", *by, "kind"], dropna=False, sort=False)
     shown = {

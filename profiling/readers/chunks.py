@@ -80,10 +80,11 @@ def why_unreadable(path: Path) -> str:
         return "is empty; write or fetch it again"
     with open_text(path) as stream:
         try:
-            stream.read(1 << 20)
+            head = stream.read(1 << 20)
         except BROKEN as error:
             return f"is truncated or damaged ({error}); write or fetch it again"
-    return ""
+    utf16 = head[:2] in (b"\xff\xfe", b"\xfe\xff")
+    return "is UTF-16, as PowerShell writes it; convert it (iconv -f UTF-16 -t UTF-8)" if utf16 else ""
 
 
 def read_chunks(path: Path, facts: dict[str, Any]) -> Iterator[list[Any]]:

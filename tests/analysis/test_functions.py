@@ -48,6 +48,13 @@ def test_ranks_are_summed(recorded: Path) -> None:
     )
 
 
+def test_counts_that_cannot_be_cost_no_other(recorded: Path) -> None:
+    spread = {"count": [2.0**63], "mean": [1.0], "min": [1.0], "max": [1.0]}
+    table(recorded / "job", 1, "atomics", event=["loss"], **spread)
+    loss = run("analysis.functions", recorded, "--format", "json").json[2]
+    assert (loss["name"], loss["count"], loss["max"]) == ("loss", None, 8.0)
+
+
 def test_a_row_for_each_rank_and_the_first_of_each(recorded: Path) -> None:
     rows = run("analysis.functions", recorded / "job", "--by", "rank", "--top", "1", "--format", "json").json
     assert [(row["rank"], row["name"]) for row in rows] == [

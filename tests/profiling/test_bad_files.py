@@ -225,6 +225,14 @@ def test_what_decompresses_without_an_end_is_refused(tmp_path, monkeypatch, text
         read(path, "tau" if text[:1] == b"<" else "nvprof" if text[:1] == b"=" else "torch")
 
 
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_in_utf16_is_called_so(name, tmp_path):
+    path = make(name, tmp_path)[1]
+    path.write_bytes(path.read_bytes().decode().encode("utf-16"))
+    with pytest.raises(UserError, match="UTF-16"):
+        read(path)
+
+
 @pytest.mark.parametrize("tool", ["torch", "horovod"])
 def test_a_file_of_one_line_is_read_a_piece_at_a_time(tmp_path, monkeypatch, tool):
     for name in ("MOST_BYTES", "CHUNK_BYTES"):
