@@ -1,18 +1,17 @@
 """Plan of a training: its time, node-hours and energy on each number of nodes."""
 
-import math
 from typing import Any
 
 import pandas as pd
 
-from analysis.display.metrics import RANGE, Metric, fields, names_of
+from analysis.display.metrics import RANGE, Metric, called, fields, names_of, records, telling
 from analysis.display.terminal import Answer
 from analysis.frames.measure import measure
 from analysis.frames.study import Study
 from analysis.measures.expense import expense
 from analysis.measures.points import POINT_FIELDS
 from analysis.measures.scaled import scaled
-from analysis.prediction.configurations import CONFIGURATION
+from analysis.prediction.configurations import CONFIGURATION, configurations
 from analysis.prediction.predict import of_study
 from jobs.run_fields import own_names
 from profiling.errors import UserError
@@ -55,9 +54,8 @@ def plan(study: Study, images: float, within: float | None = None, ranks: str = 
     own = [
         name for name in (*CONFIGURATION, *own_names(dict.fromkeys(map(str, measured)))) if name in measured
     ]
-    measured = measured[[*own, "world_size", "nodes", "gpus_per_node", *_RATES]].dropna(subset="images_per_s")
-    predicted = _predicted(study, ranks, int(measured["gpus_per_node"].max()))
-    rows = pd.concat([measured.assign(known_by="measured"), predicted], ignore_index=True)
+    measured = measured[[*own, "world_size", "nodes", *_RATES]].dropna(subset="images_per_s")
+    rows = pd.concat([measured.assign(known_by="measured"), _predicted(study, ranks)], ignore_index=True)
     costs = pd.DataFrame(expense(study).rows)
     costs["world_size"] = costs["nodes"] * costs["gpus_per_node"]
     # Fields of both as text: answers of different measures hold missing ones differently.
@@ -75,20 +73,22 @@ def plan(study: Study, images: float, within: float | None = None, ranks: str = 
         rows["within"] = "unsure"
         rows.loc[slowest <= within, "within"] = "yes"
         rows.loc[fastest > within, "within"] = "no"
+    verdict = _verdict(rows, own, within)
     shown = [one for one in METRICS if one.name in rows]
     rows = rows[[*own, *(name for name in names_of(shown) if name in rows)]]
     return Answer(rows, [*fields([name for name in own if name in POINT_FIELDS]), *shown],
-                  title=f"{images:.4g} images", verdict=_verdict(rows, within), brief=True)  # fmt: skip
+                  title=f"{images:.4g} images", verdict=verdict, brief=True)  # fmt: skip
 
 
-def _predicted(study: Study, ranks: str, gpus_per_node: int) -> pd.DataFrame:
-    """The preferred predictions beyond the measured sizes; empty: there is none."""
+def _predicted(study: Study, ranks: str) -> pd.DataFrame:
+    """The preferred predictions beyond the measured sizes, with their nodes; empty: there is none."""
     try:
         found = of_study(study, ranks)
     except UserError:
         return pd.DataFrame()
     found = found[~found["backtest"] & found["believed"]]
-    nodes = (found["world_size"] / gpus_per_node).map(math.ceil)
+    of = configurations(study)
+    nodes = [of[one].layout(size).nodes for one, size in zip(found["of"], found["world_size"], strict=True)]
     return found.assign(nodes=nodes, known_by=found["predicted_by"])
 
 
@@ -100,16 +100,21 @@ def _added_pct(rows: pd.DataFrame) -> pd.Series:
     return 100 * per_rank / (first["images_per_s"] / first["world_size"])
 
 
-def _verdict(rows: pd.DataFrame, within: float | None) -> list[Finding]:
-    """The cheapest choice within the time, and where more ranks give too little."""
-    found = []
-    if within is not None:
-        enough = rows[rows["within"] == "yes"]
-        chosen = enough.nsmallest(1, "node_hours") if len(enough) else rows.nsmallest(1, "hours")
-        code = "plan_cheapest" if len(enough) else "plan_too_slow"
-        found += [Finding(code, data=_data(row) | {"within": within}) for _, row in chosen.iterrows()]
-    poor = rows[rows["added_efficiency_pct"] < LEAST_ADDED_PCT].head(1)
-    return found + [Finding("plan_limit", data=_data(row)) for _, row in poor.iterrows()]
+def _verdict(rows: pd.DataFrame, own: list[str], within: float | None) -> list[Finding]:
+    """The cheapest choice within the time, else the fastest, and where more ranks of it give too little."""
+    # Without a loader nothing is learnt.
+    trained = rows[rows["loader"] != "synthetic"] if "loader" in rows else rows
+    enough = trained[trained["within"] == "yes"] if within is not None else trained[:0]
+    if not len(trained) or (within is None and trained["of"].nunique() > 1):
+        return []
+    chosen = rows.loc[enough["node_hours"].idxmin() if len(enough) else trained["hours"].idxmin()]
+    configuration = called(chosen.to_dict(), telling(records(rows), own)) or None
+    code = "plan_cheapest" if len(enough) else "plan_too_slow"
+    found = [] if within is None else [Finding(code, data=_data(chosen) | {"within": within})]
+    sizes = rows[rows["of"] == chosen["of"]]
+    poor = (sizes["added_efficiency_pct"] < LEAST_ADDED_PCT)[::-1].cummin()[::-1]  # here and beyond
+    found += [Finding("plan_limit", data=_data(row)) for _, row in sizes[poor].head(1).iterrows()]
+    return [one.of(configuration=configuration) for one in found]
 
 
 def _data(row: pd.Series) -> dict[str, Any]:

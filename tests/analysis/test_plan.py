@@ -51,3 +51,14 @@ def test_epochs_multiply_images_and_other_words_are_refused(sweep, capsys):
 def test_without_rates_nothing_is_planned(tmp_path):
     with pytest.raises(UserError):
         plan(load(tmp_path), images=1e6)
+
+
+def test_the_verdict_is_of_one_configuration_and_nodes_are_those_of_the_prediction(tmp_path):
+    jobs = [Job(ranks=ranks, batch=batch) for batch in (16, 32) for ranks in (1, 2, 4)]
+    write_sweep(tmp_path / "sweep", jobs, noise=NO_NOISE)
+    answer = plan(load(tmp_path / "sweep"), images=3.6e6, within=1000.0)
+    ahead = answer.rows[answer.rows["known_by"] != "measured"]
+    assert ahead["world_size"].eq(8).all() and ahead["nodes"].eq(1).all() and len(ahead) == 2
+    (cheapest,) = (one for one in answer.verdict if one.code == "plan_cheapest")
+    assert cheapest.configuration == "batch 32" and cheapest.data["nodes"] == 1
+    assert not [one for one in plan(load(tmp_path / "sweep"), images=3.6e6).verdict]
