@@ -116,16 +116,19 @@ def _link(evidence: Evidence, found: Sequence[Finding]) -> list[Finding]:
     rows = rows[rows["group_size"].isin(of_transfer[:1]) & (rows["collective"] == "allreduce")]
     rows = rows.dropna(subset=["busbw_gb_per_s", "mbyte_per_step"])
     manifests = {source.id: source.manifest for source in evidence.study.sources if source.manifest}
-    nominal = {name: f"{of} Gbit/s" for name, one in manifests.items() if (of := one.environment.get(LINK))}
-    return [
-        Finding("link", data={
-            "gbit_per_s": 8 * row["busbw_gb_per_s"], "ranks": row["group_size"],
-            "before": "unknown" if (pct := row["busbw_of_measured_pct"]) is None
-            else f"{8 * row['busbw_gb_per_s'] / pct * 100:.3g} Gbit/s",
-            "nominal": nominal.get(row["run"], "unknown"),
-        })
-        for row in records(rows.nlargest(1, "mbyte_per_step"))
-    ]  # fmt: skip
+    nominal = {name: float(of) for name, one in manifests.items() if (of := one.environment.get(LINK))}
+    found = []
+    for row in records(rows.nlargest(1, "mbyte_per_step")):
+        carried, pct = 8 * row["busbw_gb_per_s"], row["busbw_of_measured_pct"]
+        beside = {
+            "in allreduces": carried,
+            "before the runs": carried / pct * 100 if pct else None,
+            "nominal": nominal.get(row["run"]),
+        }
+        known = [f"{of:.3g} {name}" for name, of in beside.items() if of]
+        found.append(Finding("link", data={"gbit_per_s": carried, "ranks": row["group_size"],
+                                           "nominal": beside["nominal"], "known": known}))  # fmt: skip
+    return found
 
 
 # --- traces -----------------------------------------------------------------------------------------------
