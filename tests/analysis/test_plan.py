@@ -61,4 +61,4 @@ def test_the_verdict_is_of_one_configuration_and_nodes_are_those_of_the_predicti
     assert ahead["world_size"].eq(8).all() and ahead["nodes"].eq(1).all() and len(ahead) == 2
     (cheapest,) = (one for one in answer.verdict if one.code == "plan_cheapest")
     assert cheapest.configuration == "batch 32" and cheapest.data["nodes"] == 1
-    assert not [one for one in plan(load(tmp_path / "sweep"), images=3.6e6).verdict]
+    assert not plan(load(tmp_path / "sweep"), images=3.6e6).verdict
