@@ -120,7 +120,7 @@ def compared(a: Study, b: Study, across: Sequence[str] = (), threshold: float = 
         same = bool((rows["difference_ms"].fillna(0) == 0).all())
         more = unlike(a, b)
     else:
-        pairs = pairs_of(_runs_of_both(a, b, across))
+        pairs = _pairs_of_both(a, b, across)
         same = bool((pairs["runs_a"] == pairs["runs_b"]).all())
         rows = differences(pairs)
         kind, *figures = METRICS
@@ -204,8 +204,8 @@ def _change(row: pd.Series, effect: str) -> str:
 # --- runs -------------------------------------------------------------------------------------------------
 
 
-def _runs_of_both(a: Study, b: Study, across: Sequence[str]) -> pd.DataFrame:
-    """The figures of the runs of both sides (:func:`runs_of`), with the column ``side``.
+def _pairs_of_both(a: Study, b: Study, across: Sequence[str]) -> pd.DataFrame:
+    """The figures that both sides have (:func:`pairs_of`).
 
     Raises:
         UserError: they have nothing in common.
@@ -224,16 +224,12 @@ def _runs_of_both(a: Study, b: Study, across: Sequence[str]) -> pd.DataFrame:
             f"no configuration of {a.path} is in {b.path}: the nearest differ in {', '.join(differ)}; "
             f"compare them anyway with --across {','.join(differ)}"
         )
-    timed = runs[runs["kind"] == "step"]
-    timed_a, timed_b = _configurations(timed, "A"), _configurations(timed, "B")
-    if (timed_a or timed_b) and not set(timed_a) & set(timed_b):
-        raise UserError(
-            f"nothing to compare: no configuration has unprofiled runs in both {a.path} and {b.path}"
-        )
-    if pairs_of(runs).empty:
-        raise UserError(f"nothing to compare: no kernel of {a.path} is in {b.path}")
-    _note_unlike(a, b, timed_a or every_a, timed_b or every_b)
-    return runs
+    pairs, timed = pairs_of(runs), runs[runs["kind"] == "step"]
+    if pairs.empty or (len(timed) and not (pairs["kind"] == "step").any()):
+        what = "configuration has unprofiled runs" if len(timed) else "kernel is"
+        raise UserError(f"nothing to compare: no {what} in both {a.path} and {b.path}")
+    _note_unlike(a, b, _configurations(timed, "A") or every_a, _configurations(timed, "B") or every_b)
+    return pairs
 
 
 def runs_of(study: Study, across: Sequence[str] = ()) -> pd.DataFrame:

@@ -244,7 +244,8 @@ def of_runs(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None 
     ])  # fmt: skip
     frame = frame.reindex(columns=list(dict.fromkeys([*frame, *names_of((*METRICS, *use.METRICS))])))
     _drop_baselines(study, frame)
-    if above := [row["scaling_efficiency_pct"] for row in records(frame) if above_ideal(row)]:
+    efficiency = frame.filter(regex="world_size$|^scaling_efficiency")
+    if above := [row["scaling_efficiency_pct"] for row in records(efficiency) if above_ideal(row)]:
         study.note("above_ideal", n=len(above), of=len(frame), efficiency_pct=max(above))
     # A mean over world sizes is the duration of no job.
     frame.loc[frame["world_size"].isna(), _OF_ONE_SIZE] = np.nan
