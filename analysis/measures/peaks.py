@@ -144,8 +144,9 @@ def bounds(study: Study, sources: Iterable[Source]) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(PEAKS, float))
 
 
-def _peaks_of(study: Study, source: Source) -> tuple[str, float, float, float, float]:
-    manifest, measured = source.manifest, (np.nan, np.nan)
+def _peaks_of(study: Study, source: Source) -> tuple[str | float | None, ...]:
+    manifest = source.manifest
+    measured: tuple[float | None, float | None] = None, None
     if source.job is not None:
         devices, precision = list(source.job.devices), precision_of(study, source)
         # Of a CPU no peak is known, whatever its kernels compute in.
