@@ -58,7 +58,13 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
 
 def run_from_flags(arguments: argparse.Namespace, mistakes: Sequence[str] = ()) -> Run:
     """The Run that parsed flags say."""
-    given = {name: text for name in _FLAGS if (text := getattr(arguments, name)) is not None}
+    texts = {name: getattr(arguments, name) for name in _FLAGS}
+    # An empty text is the default of an optional field (``--data "$DATA"``).
+    given = {
+        name: text
+        for name, text in texts.items()
+        if text is not None and (text or _FLAGS[name].default is not None)
+    }
     try:
         run = Run.model_validate_strings(given)
     except ValidationError as error:

@@ -351,11 +351,12 @@ class Problem:
 
 def problems_of(error: ValidationError, model: type[BaseModel], what: str = "field") -> list[Problem]:
     """Everything that a pydantic error of ``model`` says, each problem once, with near misses named."""
-    # A place is without pydantic's own names of a union's members.
-    errors = [
-        (tuple(part for part in each["loc"] if re.fullmatch(r"\w+", str(part))), each)
-        for each in error.errors()
-    ]
+    # A place is without pydantic's own names of a union's members; an unknown key may look like one.
+    errors = []
+    for each in error.errors():
+        unknown = each["loc"][-1:] if each["type"] == "extra_forbidden" else ()
+        parts = (part for part in each["loc"] if part in unknown or re.fullmatch(r"\w+", str(part)))
+        errors.append((tuple(parts), each))
     # A value that fits no member of a union has an error for each: the innermost counts, and a wrong value
     # more than a wrong type.
     weighed = sorted(errors, key=lambda pair: (-len(pair[0]), pair[1]["type"].endswith("_type")))

@@ -110,9 +110,9 @@ def _problems_of_sweep(values: Mapping[str, Any]) -> Iterator[Problem]:
         Sweep.model_validate(values)
     except ValidationError as error:
         for problem in problems_of(error, Sweep, "key"):
-            key, *_ = problem.place
-            text = f"{key}: a field of a run; it goes below `run:`"
-            yield replace(problem, text=text) if key in Run.model_fields else problem
+            key = problem.place[:1]  # none, of an error of the whole
+            text = f"{'.'.join(map(str, key))}: a field of a run; it goes below `run:`"
+            yield replace(problem, text=text) if key and key[0] in Run.model_fields else problem
     run, rules, repetitions = (values.get(key) for key in ("run", "exclude", "repetitions"))
     fields: dict[str, Any] = {str(name): of for name, of in run.items()} if isinstance(run, dict) else {}
     for name, of in fields.items():

@@ -121,8 +121,8 @@ class BatchRows:
             )
         if n := int((start == end).sum()):
             # The device was busy with the step before until this one ended on the host.
-            self.findings.append(Finding("records_damaged", data={"n": n, "what": "times of steps"}))
-            end = np.maximum(end, start + _SHORTEST_NS)
+            self.findings.append(Finding("steps_without_time", data={"n": n, "of": count}))
+            end = np.where(start == end, end + _SHORTEST_NS, end)
         complete = np.ones(count, bool)  # in the recording from its start: all, or all but the first
         if not times.begun and count > 1:
             complete[0] = known[0].rows >= _COMPLETE * np.median([one.rows for one in known[1:]])

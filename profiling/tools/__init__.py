@@ -118,10 +118,10 @@ def reader_of(path: Path, name: str | None) -> Profiler:
         raise UserError(f"{path} is a folder of files; convert them one by one, or with profiling.convert")
     if name is None and (why := why_unreadable(path)):
         raise (UserError if path.stat().st_size else Unrecognised)(f"{path} {why}")
-    readers = ", ".join(one for one in TOOLS if tool(one).reads)
+    readers = ", ".join(one for one in TOOLS if tool(one).reader)
     if name is None:
         raise Unrecognised(f"{path}: unrecognised format; supported: {readers} (--tool NAME)")
-    if not tool(name).reads:
+    if not tool(name).reader:
         raise UserError(f"--tool {name} writes no files to read; one of: {readers}")
     return tool(name)
 

@@ -213,7 +213,6 @@ class Cupti(Profiler):
     install = "pip install -e '.[cupti]'"
     gpu_only = True
     reader = "profiling.readers.cupti"
-    reads = "its own records (`cupti.jsonl`)"
 
     def presence(self) -> Presence:
         if not is_importable("cupti"):

@@ -87,7 +87,6 @@ class Nvprof(SwitchedOn):
     newest_gpu = (7, 5)
     wraps = True
     reader = "profiling.readers.nvprof"
-    reads = "SQLite databases, CSV and plain summaries, traces, metrics"
     modes: ClassVar = {
         "auto": "every kernel, copy and marker with its times, as a database",
         "trace": "the same",
@@ -122,7 +121,6 @@ class Nsys(SwitchedOn):
     install = "the site's CUDA module, or NVIDIA Nsight Systems"
     wraps = True
     reader = "profiling.readers.nsys"
-    reads = "`.nsys-rep`, SQLite"
     modes: ClassVar = {"auto": "kernels, copies, ranges of NVTX and MPI, and operating-system calls"}
     writes = (_EXPORT,)
     by = BY_RANGE
@@ -209,7 +207,6 @@ class Ncu(SwitchedOn):
     oldest_gpu = (7, 0)  # Volta
     wraps = True
     reader = "profiling.readers.ncu"
-    reads = "`--csv`: raw and details pages, summaries"
     modes: ClassVar = {
         "auto": "durations, memory traffic, FLOPs and tensor-core use of each kernel",
         "counters": "the same, plus instructions per cycle, load and store efficiency, and DRAM utilization",

@@ -17,7 +17,6 @@ class Tau(Profiler):
     install = "the site's TAU module, or: spack install tau +python +mpi"
     wraps = True
     reader = "profiling.readers.tau"
-    reads = "`profile.N.C.T`, merged XML, snapshots"
     modes: ClassVar = {
         "auto": "timers of MPI, of our stages and of threads, and GPU activity (tau_exec)",
         "io": "the same, plus timers of reading and writing",
@@ -71,7 +70,6 @@ class Vtune(Profiler):
     install = "the site's VTune module, or Intel's oneAPI toolkit"
     wraps = True
     reader = "profiling.readers.vtune"
-    reads = "report CSV"
     modes: ClassVar = {
         "auto": "where CPU time is spent, by sampling (hotspots)",
         "hw-hotspots": "the same with hardware counters, which need permission",
@@ -112,7 +110,6 @@ _TIMELINE = "timeline.json"
 class Horovod(Profiler):
     wraps = True
     reader = "profiling.readers.horovod"
-    reads = "the timeline"
     only_rank_0_writes = True
     writes = (_TIMELINE,)
     modes: ClassVar = {
@@ -126,6 +123,5 @@ class Horovod(Profiler):
 
 
 class PyProf(Profiler):
-    reads = "not converted: `analysis` reads its kernel tables (Parquet) as they are"
     reader = "profiling.readers.pyprof"
     analysed_as_it_is = True

@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
 class TorchProfiler(Profiler):
     reader = "profiling.readers.kineto"
-    reads = (
-        "Kineto JSON, plain or gzip, of PyTorch 1.8 and later; kernels with blocks per multiprocessor and "
-        "estimated occupancy; allocations"
-    )
     modes: ClassVar = {
         "auto": "operators with their shapes, kernels, layers",
         "memory": "the same, plus every allocation: a timeline of memory",

@@ -115,6 +115,9 @@ def test_flags_parse_back_to_the_same_run(run):
     parser = make_parser("train", None)
     add_run_flags(parser)
     assert run_from_flags(parser.parse_args(to_flags(run))) == run
+    # An unset variable of a script, as in --data "$DATA".
+    empty = [f"--{name}=" for name in ("data", "attribute-from", "hw-decoder-load")]
+    assert run_from_flags(parser.parse_args(empty)) == make_run({})
 
 
 def test_each_flag_is_one_word_for_tau_takes_profile_and_the_next_word_for_its_own():
