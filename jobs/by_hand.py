@@ -34,7 +34,7 @@ from jobs.run import LONGEST_PROGRAM, Run, make_run
 from jobs.run_fields import OUTSIDE_FIELDS, format_id, parse_id, wrong_values
 from jobs.store import Manifest, RankReport, StudyManifest
 from profiling import schemas, tables
-from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError
+from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_WRONG_USE, UserError
 from profiling.findings import Finding
 from profiling.identity import Identity, rank_on_node
 from profiling.process_facts import facts_of_process
@@ -49,7 +49,8 @@ _JOB_IDS = (
 _LONGEST_ID = 200  # bytes: file systems take names of at most 255
 _LONG_FIELDS = ("data", "profile_kernels")  # left out of the name of a run where it would be too long
 _WELL = Ended(EXIT_DONE)
-_EXIT: dict[Kind | None, int] = {"interrupted": EXIT_INTERRUPTED}
+_LOGS = (".txt", ".log", ".out", ".err")  # how files end to which output is sent
+_EXIT: dict[Kind | None, int] = {"interrupted": EXIT_INTERRUPTED, "wrong use": EXIT_WRONG_USE}
 
 
 # --- the folder of a run --------------------------------------------------------------------------------
@@ -66,6 +67,14 @@ def check_unused(out: Path, overwrite: bool) -> None:
         raise UserError(f"--out {out} holds a sweep; choose another folder")
     if not overwrite and (left := _written(out)):
         raise UserError(f"--out {out} already holds a run ({left[0].name}); another folder, or --overwrite")
+
+
+def check_no_other_files(out: Path) -> None:
+    """Refuse ``--out`` where the user keeps other things: all but ranks' folders and logs."""
+    names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    others = [name for name in names if not name.startswith("rank_") and Path(name).suffix not in _LOGS]
+    if others and not (out / store.MANIFEST).exists():
+        raise UserError(f"--out {out} holds other files ({', '.join(others[:3])}); choose an empty folder")
 
 
 def clear(out: Path) -> None:
@@ -89,31 +98,34 @@ class Folder:
     run: Run
     out: Path | None  # as the user says
     path: Path | None = None  # once it is made
+    is_users: bool = False  # it was there before
+    begun: bool = False  # a step is done
 
     def __call__(self) -> Path:
+        self.is_users = self.out is not None and self.out.exists()
         self.path = self.out or new_directory(self.run)
         self.path.mkdir(parents=True, exist_ok=True)
         clear(self.path)
         return self.path
 
     def end_early(self, why: str, kind: Kind | None, started: datetime) -> None:
-        """Write why the run has not come to its end; one that is refused leaves no folder."""
+        """Write why the run ended early; one that is refused before its first step leaves no folder."""
         if self.path is None:
             return
-        if kind == "wrong use":
+        if kind == "wrong use" and not self.begun:
             for directory in self.path.glob("rank_*"):
-                remove_empty(directory, self.path)
+                remove_empty(directory, None if self.is_users else self.path)
         else:
             write_manifest(self.run, self.path, started, Ended(_EXIT.get(kind, EXIT_FAILED), why, kind))
 
 
-def remove_empty(directory: Path, out: Path) -> None:
+def remove_empty(directory: Path, out: Path | None) -> None:
     """Remove a rank's folder, that of its run and :data:`PARENT`, as far as nothing is in them."""
-    parents = (
-        out.parents[: len(PARENT.parts)] if out.parent.parts[-len(PARENT.parts) :] == PARENT.parts else ()
-    )
+    folders = [directory, *([out] if out else [])]
+    if out and out.parent.parts[-len(PARENT.parts) :] == PARENT.parts:
+        folders += out.parents[: len(PARENT.parts)]
     with suppress(OSError):  # something is in it: another rank's results, or another run's
-        for folder in (directory, out, *parents):
+        for folder in folders:
             folder.rmdir()
 
 

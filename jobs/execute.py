@@ -20,7 +20,7 @@ from typing import Any, cast
 from pydantic import BaseModel
 from rich.console import Console
 
-from jobs import ROOT, machine, progress, store
+from jobs import ROOT, progress, store
 from jobs.failures import (
     BLAMES_NODE,
     NODE_FAILURES,
@@ -302,16 +302,14 @@ class Queue:
         return manifest, result
 
     def _scatter(self, sweep_run: SweepRun, directory: Path) -> list[Finding]:
-        """Whether the first two repetitions differ too much to show anything, and how busy this node is."""
+        """Whether the first two repetitions differ too much to show anything."""
         durations = self._durations_ms.setdefault(sweep_run.of_all_repetitions, [])
         if step := progress.step_of(directory):
             durations.append(step[0] / 1e6)
         if len(durations) != 2 or max(durations) <= SCATTER * min(durations):
             return []
-        low_ms, high_ms, load = min(durations), max(durations), os.getloadavg()[0]
-        why = f"{low_ms:.4g} and {high_ms:.4g} ms; load {load:.1f} on {machine.this_machine().cores} cores"
-        data = {"figure": "step (two repetitions)", "why": why, "low_ms": low_ms, "high_ms": high_ms}
-        return [Finding("uncertain", data=data)]
+        data = {"low_ms": min(durations), "high_ms": max(durations)}
+        return [Finding("repetitions_differ", data=data)]
 
     def _beside(self, directory: Path) -> set[str]:
         """What other sweeps of this host are running now in the same results."""

@@ -56,6 +56,7 @@ def main() -> int:
     if standalone and arguments.out is not None:
         with reported_by_rank_0(rank):
             by_hand.check_unused(arguments.out, arguments.overwrite)
+            by_hand.check_no_other_files(arguments.out)
     if standalone and rank == 0 and not is_watched(run.profile, os.environ):
         how = f"python -m profiling.wrap --tool {run.profile} --out DIR -- -m train ... --out DIR"
         print(f"scaleprof: profile {run.profile} records nothing here; started by: {how}", file=sys.stderr)
@@ -81,12 +82,15 @@ def train(run: Run, world: World, out: Path | by_hand.Folder, keep_raw: bool) ->
     gc.freeze()
     gc.enable()
 
+    folder = out if isinstance(out, by_hand.Folder) else None
+    mine = folder if world.rank == 0 else None
+
     def say(text: str) -> None:
+        if mine:
+            mine.begun = True  # the first line is of the first step
         if world.rank == 0:
             print(text, flush=True)
 
-    folder = out if isinstance(out, by_hand.Folder) else None
-    mine = folder if world.rank == 0 else None
     reason = ""
     try:
         with recorded(mine, started):

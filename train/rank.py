@@ -69,7 +69,7 @@ def run_rank(
 
     Args:
         out: the run's directory, or what makes it, which rank 0 calls when all ranks have met.
-        say: prints a line (of rank 0).
+        say: prints a line (of rank 0), the first one when a step is done.
 
     Raises:
         OutOfMemory, PeersLost.

@@ -86,8 +86,8 @@ class Profiler:
     # the highest compute capability of GPUs that it records; None: it records any
     newest_gpu: ClassVar[tuple[int, int] | None] = None
     wraps: ClassVar[bool] = False  # it watches a rank from outside its process, which :meth:`wrap` starts
-    # the module that reads its files, with ``recognise`` and ``stream``; it is loaded when a file is read, not
-    # to start the tool
+    # the module that reads its files, with ``recognise`` and ``stream``; it is loaded when a file is read and
+    # not to start the tool
     reader: ClassVar[str] = ""
     # analysis reads these files themselves, so they are not converted
     analysed_as_it_is: ClassVar[bool] = False

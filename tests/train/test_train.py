@@ -242,6 +242,11 @@ def test_a_run_by_hand_that_is_refused_leaves_no_folder(train_tiny, tmp_path, mo
     (tmp_path / "mine" / "rank_0000" / "raw").mkdir(parents=True)  # a profiler's
     assert "take batch 1" in one_line(train_tiny(*too_small, "--out", "mine"))
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["mine", "rank_0000", "raw"]
+    (tmp_path / "mine" / "rank_0000" / "raw").rmdir()  # the folder is the user's, and stays
+    assert "take batch 1" in one_line(train_tiny(*too_small, "--out", "mine"))
+    assert list(tmp_path.rglob("*")) == [tmp_path / "mine"]
+    (tmp_path / "train.py").touch()
+    assert "other files (mine, train.py)" in one_line(train_tiny(*SMALL, "--out", str(tmp_path)))
 
 
 NO_MEMORY = (
@@ -297,6 +302,17 @@ def test_a_used_out_is_replaced_only_by_overwrite(train_tiny, tmp_path):
     assert code == 0 and f"results: {out}" in printed
     assert len(batches_of(out, 0)) == 3 and (out / "notes.txt").exists()
     assert load(out).sources[0].fields["batches"] == 3
+
+
+def test_a_run_that_wrong_data_end_after_steps_says_so_in_its_manifest(train_tiny, tmp_path, monkeypatch):
+    def fails(run, *others):
+        others[-1](0, torch.zeros(()))  # a step is done
+        raise UserError("a.jpg cannot be decoded")
+
+    monkeypatch.setattr(ranks.loop, "train", fails)
+    assert train_tiny(*SMALL, "--out", str(tmp_path))[0] == 2
+    read = store.read_record(tmp_path / "manifest.json", Manifest)
+    assert read.exit_code == 2 and "a.jpg" in read.reason
 
 
 def test_a_loss_that_is_not_finite_is_exit_code_1(train_tiny, tmp_path):

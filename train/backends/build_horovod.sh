@@ -83,9 +83,35 @@ fi
 "$bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall "${wheel[0]}"
 "$bin/python" -m pip install --quiet --disable-pip-version-check cloudpickle cffi packaging
 # Two ranks train over each library that it was built with: the run fails unless they end with equal parameters.
+# Sums of gradients would be equal, too: of 1 and 2 both ranks must have 1.5.
+cat >"$scratch/averaged.py" <<'AVERAGED'
+import os
+
+import torch
+
+from jobs.run import make_run
+from train.backends.horovod import Horovod
+from train.world import read_world
+
+world = read_world(os.environ)
+backend = Horovod(make_run({"gpus_per_node": 2}), world, torch.device("cpu"))
+layer = torch.nn.Linear(1, 1)
+model = backend.wrap(layer)
+optimizer = backend.wrap_optimizer(torch.optim.SGD(layer.parameters(), lr=1.0), model)
+model(torch.tensor([[world.rank + 1.0]])).sum().backward()
+gradient = layer.weight.grad.item()
+backend.barrier()
+backend.close()
+assert gradient == 1.5, f"horovod: a gradient of {gradient}, the average is 1.5"
+AVERAGED
+export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 pair=(-m train --backend=horovod --device=cpu --model=resnet18 --image-size=32 --batch=2 --batches=2 --threads=1)
-"$bin/python" -m torch.distributed.run --nproc-per-node=2 "${pair[@]}" --out="$scratch/gloo"
+by_gloo=("$bin/python" -m torch.distributed.run --nproc-per-node=2)
+"${by_gloo[@]}" "$scratch/averaged.py"
+"${by_gloo[@]}" "${pair[@]}" --out="$scratch/gloo"
 if [[ $mpi != none ]]; then
     ((EUID)) && root=() || root=(--allow-run-as-root)
-    mpirun "${root[@]}" -np 2 --oversubscribe "$bin/python" "${pair[@]}" --out="$scratch/by-mpi"
+    by_mpi=(mpirun "${root[@]}" -np 2 --oversubscribe "$bin/python")
+    "${by_mpi[@]}" "$scratch/averaged.py"
+    "${by_mpi[@]}" "${pair[@]}" --out="$scratch/by-mpi"
 fi
