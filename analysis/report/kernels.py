@@ -150,7 +150,7 @@ def _roofline(context: Context) -> Content:
     rows = context.once(_rows)
     rows = rows[rows["run"] == source.id]
     placed = rows[rows["intensity_flop_per_byte"] > 0]
-    named_roofs = list(roofs(bounds(study, [source]).loc[source.id]).items())
+    named_roofs = list(roofs(bounds(study, [source]).iloc[0]).items())
     if rows.empty:
         raise UserError("no profiled run has a kernel in a profiled step")
     if placed.empty:
