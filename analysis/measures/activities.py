@@ -253,7 +253,9 @@ def fields_of_logs(study: Study, runs: Sequence[str], patterns: Mapping[str, str
     """
     fields: dict[str, dict[str, int]] = {}
     for run in runs:
-        command = re.search(r"command: (.*)", read_head(_log(study, run)).decode("utf-8", "replace"))
+        log = study.path if study.path.is_file() else study.path / run
+        text = read_head(log).decode("utf-8", "replace") if log.is_file() else ""  # tables hold none
+        command = re.search(r"command: (.*)", text)
         texts = [*([command[1]] if command else []), run]
         matches = {
             name: next((match for text in texts if (match := re.search(pattern, text))), None)
@@ -264,10 +266,6 @@ def fields_of_logs(study: Study, runs: Sequence[str], patterns: Mapping[str, str
         for name in matches.keys() - fields[run].keys():
             study.log.note("not_recorded", run, what=name)
     return pd.DataFrame(fields, dtype=object).T
-
-
-def _log(study: Study, run: str) -> Path:
-    return study.path if study.path.is_file() else study.path / run
 
 
 def of_path(study: Study, by: Sequence[str] = ()) -> pd.DataFrame:

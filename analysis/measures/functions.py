@@ -114,7 +114,10 @@ def sums_of_tools(
     path = study.path
     if not path.exists():
         raise UserError(f"{path} does not exist")
-    files = [file for name in names for file in sorted(path.rglob(f"{name}.parquet"))]
+    # Of one tool, its first table says which runs are its.
+    of_tool = names[:1] if tool else names
+    folders = sorted({file.parent for name in of_tool for file in path.rglob(f"{name}.parquet")})
+    files = [file for name in names for of in folders if (file := of / f"{name}.parquet").exists()]
     found = [(_run_of(path, file.parent), file.stem, tables.read(file.parent, file.stem)) for file in files]
     for report in sorted({file.with_name("rank.json") for file in files}):
         if report.exists():

@@ -162,10 +162,10 @@ def test_the_shares_are_drawn_a_line_a_gpu_count(shared_data, tmp_path):
     assert answer.code == 0 and page.exists()
     (chart,) = of_shares(printed_shares(path)).charts
     lines = {trace["name"]: trace for trace in chart.figure["data"]}
-    assert lines["1 GPU: communication"]["x"] == [8, 16, 32, 128]
-    assert lines["4 GPUs: communication"]["x"] == [16, 128]
-    assert lines["4 GPUs: communication"]["y"] == pytest.approx([30.6 + 6.48, 16.7 + 3.64])
-    assert lines["2 GPUs: copies"]["y"] == [9.62]
+    assert lines["1 GPU, communication"]["x"] == [8, 16, 32, 128]
+    assert lines["4 GPUs, communication"]["x"] == [16, 128]
+    assert lines["4 GPUs, communication"]["y"] == pytest.approx([30.6 + 6.48, 16.7 + 3.64])
+    assert lines["2 GPUs, copies"]["y"] == [9.62]
     assert "--chart draws shares" in one_line_error(run(MODULE, path, "--chart", page))
 
 
