@@ -393,11 +393,11 @@ KINDS = {
     "GPU: one rank, backward alone": Kind(_factor("backward", [3]), ("straggler 3 GPU",), WAITS),
     "GPU: one rank, forward alone": Kind(_factor("forward", [3]), ("straggler 3 GPU",), WAITS),
     "GPU: one rank, from the middle on": Kind(_compute([3], LATE_HALF), ("straggler 3 GPU",), WAITS),
-    "GPU: two ranks": Kind(_compute([1, 6]), ("straggler 1,6 GPU",), WAITS),
+    "GPU: two ranks": Kind(_compute([1, 6]), ("straggler 1, 6 GPU",), WAITS),
     "GPU: one node": Kind(_compute(NODE), ("straggler 4-7 node", "straggler 4-7 GPU"), WAITS),
     "GPU: another rank from the middle on": Kind(
-        _moving, ("straggler 1 GPU", "straggler 6 GPU", "straggler 1,6 GPU", "imbalance"), ("cannot_tell",)),
-    "GPU: two ranks by turns": Kind(_by_turns, ("straggler 2,5 GPU", "imbalance"), ("cannot_tell",)),
+        _moving, ("straggler 1 GPU", "straggler 6 GPU", "straggler 1, 6 GPU", "imbalance"), ("cannot_tell",)),
+    "GPU: two ranks by turns": Kind(_by_turns, ("straggler 2, 5 GPU", "imbalance"), ("cannot_tell",)),
     "GPU: all ranks (power)": Kind(_compute(), ("computation",)),
     "GPU: all, from the middle on": Kind(_compute(steps=LATE_HALF), ("computation",)),
     "imbalance: random lengths": Kind(_unequal, ("imbalance",), ("cannot_tell",)),
@@ -471,15 +471,21 @@ def cell(name: str, size_pct: float, seeds: int) -> dict[str, Any]:
         first[found := named(rows)] += 1
         if found not in kind.right:
             texts[found] = [row["text"] for row in rows]
+    return judged(name, size_pct, first) | {"texts": texts}
+
+
+def judged(name: str, size_pct: float, first: Counter[str]) -> dict[str, Any]:
+    """How many of the sweeps name first what is right, true with a doubt or in part, nothing, or wrong."""
+    kind = KINDS[name]
     right, doubt, vague = (
         sum(first[one] for one in names)
         for names in (kind.right, [f"{one}?" for one in (*kind.right, *kind.vague)], kind.vague)
     )
-    none = first["none"] * ("none" not in kind.right)
+    none, sweeps = first["none"] * ("none" not in kind.right), sum(first.values())
     return {
-        "planted": name, "size_pct": size_pct, "sweeps": seeds, "right": right, "doubt": doubt,
-        "vague": vague, "none": none, "wrong": seeds - right - doubt - vague - none,
-        "first": dict(first.most_common()), "texts": texts,
+        "planted": name, "size_pct": size_pct, "sweeps": sweeps, "right": right, "doubt": doubt,
+        "vague": vague, "none": none, "wrong": sweeps - right - doubt - vague - none,
+        "first": dict(first.most_common()),
     }  # fmt: skip
 
 

@@ -1,7 +1,5 @@
 """Plan of a training: its time, node-hours and energy on each number of nodes."""
 
-from typing import Any
-
 import pandas as pd
 
 from analysis.display.metrics import RANGE, Metric, called, fields, names_of, records, telling
@@ -15,7 +13,6 @@ from analysis.prediction.configurations import CONFIGURATION, configurations
 from analysis.prediction.predict import of_study
 from jobs.run_fields import own_names
 from profiling.errors import UserError
-from profiling.findings import Finding
 
 METRICS = (
     Metric("nodes", "number of nodes", key=True),
@@ -31,8 +28,10 @@ METRICS = (
            "of added\nrank, %"),
 )  # fmt: skip
 COLUMNS = {"Columns: the configuration's fields, then": METRICS}
-# Where an added rank gives less than this, its node-hours cost twice those of the smallest size.
-LEAST_ADDED_PCT = 50.0
+_CHEAPEST = "Cheapest within {within:g} hours: {nodes} nodes, {node_hours:.0f} node-hours ({called})"
+_TOO_SLOW = (
+    "None is sure to end within {within:g} hours; fastest: {nodes} nodes, {hours:.1f} hours ({called})"
+)
 _RATES = ["images_per_s", "images_per_s_low", "images_per_s_high"]
 
 
@@ -73,11 +72,11 @@ def plan(study: Study, images: float, within: float | None = None, ranks: str = 
         rows["within"] = "unsure"
         rows.loc[slowest <= within, "within"] = "yes"
         rows.loc[fastest > within, "within"] = "no"
-    verdict = _verdict(rows, own, within)
+    caption = _choice(rows, own, within) if within is not None else ""
     shown = [one for one in METRICS if one.name in rows]
     rows = rows[[*own, *(name for name in names_of(shown) if name in rows)]]
     return Answer(rows, [*fields([name for name in own if name in POINT_FIELDS]), *shown],
-                  title=f"{images:.4g} images", verdict=verdict, brief=True)  # fmt: skip
+                  title=f"{images:.4g} images", caption=caption, brief=True)  # fmt: skip
 
 
 def _predicted(study: Study, ranks: str) -> pd.DataFrame:
@@ -100,23 +99,14 @@ def _added_pct(rows: pd.DataFrame) -> pd.Series:
     return 100 * per_rank / (first["images_per_s"] / first["world_size"])
 
 
-def _verdict(rows: pd.DataFrame, own: list[str], within: float | None) -> list[Finding]:
-    """The cheapest choice within the time, else the fastest, and where more ranks of it give too little."""
-    # Without a loader nothing is learnt.
+def _choice(rows: pd.DataFrame, own: list[str], within: float) -> str:
+    """The cheapest choice within the time, else the fastest; without a loader nothing is learnt."""
     trained = rows[rows["loader"] != "synthetic"] if "loader" in rows else rows
-    enough = trained[trained["within"] == "yes"] if within is not None else trained[:0]
-    if not len(trained) or (within is None and trained["of"].nunique() > 1):
-        return []
+    if trained.empty:
+        return ""
+    enough = trained[trained["within"] == "yes"]
     chosen = rows.loc[enough["node_hours"].idxmin() if len(enough) else trained["hours"].idxmin()]
-    configuration = called(chosen.to_dict(), telling(records(rows), own)) or None
-    code = "plan_cheapest" if len(enough) else "plan_too_slow"
-    found = [] if within is None else [Finding(code, data=_data(chosen) | {"within": within})]
-    sizes = rows[rows["of"] == chosen["of"]]
-    poor = (sizes["added_efficiency_pct"] < LEAST_ADDED_PCT)[::-1].cummin()[::-1]  # here and beyond
-    found += [Finding("plan_limit", data=_data(row)) for _, row in sizes[poor].head(1).iterrows()]
-    return [one.of(configuration=configuration) for one in found]
-
-
-def _data(row: pd.Series) -> dict[str, Any]:
-    names = ("nodes", "world_size", "hours", "node_hours", "known_by", "added_efficiency_pct")
-    return {name: row[name] for name in names}
+    name = called(chosen.to_dict(), telling(records(rows), own))
+    return (_CHEAPEST if len(enough) else _TOO_SLOW).format(
+        **chosen.to_dict() | {"within": within, "called": name}
+    )
