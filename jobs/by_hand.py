@@ -99,12 +99,13 @@ class Folder:
     out: Path | None  # as the user says
     path: Path | None = None  # once it is made
     is_users: bool = False  # it was there before
-    begun: bool = False  # a step is done
+    begun: bool = False  # a step is done, or an earlier run has been removed
 
     def __call__(self) -> Path:
         self.is_users = self.out is not None and self.out.exists()
         self.path = self.out or new_directory(self.run)
         self.path.mkdir(parents=True, exist_ok=True)
+        self.begun = bool(_written(self.path))
         clear(self.path)
         return self.path
 

@@ -309,10 +309,15 @@ def test_a_run_that_wrong_data_end_after_steps_says_so_in_its_manifest(train_tin
         others[-1](0, torch.zeros(()))  # a step is done
         raise UserError("a.jpg cannot be decoded")
 
-    monkeypatch.setattr(ranks.loop, "train", fails)
-    assert train_tiny(*SMALL, "--out", str(tmp_path))[0] == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(ranks.loop, "train", fails)
+        assert train_tiny(*SMALL, "--out", str(tmp_path))[0] == 2
     read = store.read_record(tmp_path / "manifest.json", Manifest)
     assert read.exit_code == 2 and "a.jpg" in read.reason
+    # Before the first step, but another run had to go for it.
+    too_small = ("--model", "resnet18", "--batch", "1", "--image-size", "32")
+    assert train_tiny(*SMALL, *too_small, "--out", str(tmp_path), "--overwrite")[0] == 2
+    assert store.read_record(tmp_path / "manifest.json", Manifest).run.batch == 1
 
 
 def test_a_loss_that_is_not_finite_is_exit_code_1(train_tiny, tmp_path):
