@@ -31,6 +31,7 @@ from analysis.display.plots import (
 )
 from jobs.run_fields import FACTOR
 
+CUT = "Error bars are cut at the upper edge."
 MOST_COLOURS = 8  # as many as readers tell apart, the colour-blind and in print too
 DASHES = ("solid", "dash", "dashdot")  # dotted is ideal scaling
 MOST_PANELS = 4  # beside each other, or below each other
@@ -240,6 +241,7 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> F
         reach = points.get(f"{axes.y}_high", pd.Series(dtype=float)).astype(float)
         most = max(highest, reach[np.isfinite(reach)].max() if len(reach) else 0.0)
         of_y = {"tick0": 0, "dtick": 50, "range": [0, 1.1 * min(most, 2 * highest)]}
+        whole["meta"] = {"cut": bool(most > 2 * highest)}
     for key in (one for one in whole if one.startswith("yaxis")):
         whole[key] |= of_y
     return {"data": [*traces, *ideal], "layout": whole}

@@ -82,6 +82,7 @@ def expense(study: Study, by: Literal["run", "rank"] = "run") -> Answer:
     Raises:
         UserError: the study holds no run that ended, or with ``by`` rank none that counts.
     """
+    of_all = ranks(study)  # first: a run whose tables are damaged does not count
     runs = spent(study)
     if runs.empty and study.only_traces:
         raise UserError(f"{study.path} holds only traces, which do not tell what a job cost: {OWN_RUNS}")
@@ -90,7 +91,7 @@ def expense(study: Study, by: Literal["run", "rank"] = "run") -> Answer:
     names = [name for name in map(str, runs) if name in POINT_FIELDS or name.startswith(FACTOR)]
     runs["configuration"] = runs.groupby(names, dropna=False, sort=False).ngroup()
     configurations = runs.drop_duplicates("configuration").set_index("configuration")[names]
-    of_ranks = ranks(study).merge(runs[["path", "configuration"]], on="path")
+    of_ranks = of_all.merge(runs[["path", "configuration"]], on="path")
     # Unprofiled runs; of a configuration that has none all.
     plain = of_ranks["profile"] == "none"
     of_ranks = of_ranks[plain | ~plain.groupby(of_ranks["configuration"]).transform("any")]
@@ -154,12 +155,13 @@ def ranks(study: Study) -> pd.DataFrame:
                 "path": source.path.resolve(), "profile": source.fields["profile"], "rank": report.rank,
                 "local_rank": report.local_rank, "node": report.hostname, "gpus": source.gpus_per_rank,
                 **{name: getattr(report, of) for name, (of, _) in _OF_RANK.items()},
-                "first_step_s": series.rank_ns[report.rank, 0] / 1e9 if series else None,
-                "images_per_s": _rate(series) if series else None,
+                "first_step_s": series.rank_ns[report.rank, 0] / 1e9,
+                "images_per_s": _rate(series),
                 "notes": [*report.unmetered, *([] if report.metered_s else [why])],
             }
             for source in study.of_kind("run")
             for series in [study.use(source, lambda source: series_of(study, source))]
+            if series
             for why in [_OWN_PROGRAM if source.fields.get("program") else _OLD]
             for report in (source.manifest.ranks if source.manifest else [])
         ]  # fmt: skip

@@ -105,8 +105,7 @@ def _choice(rows: pd.DataFrame, own: list[str], within: float) -> str:
     if trained.empty:
         return ""
     enough = trained[trained["within"] == "yes"]
-    chosen = rows.loc[enough["node_hours"].idxmin() if len(enough) else trained["hours"].idxmin()]
-    name = called(chosen.to_dict(), telling(records(rows), own))
-    return (_CHEAPEST if len(enough) else _TOO_SLOW).format(
-        **chosen.to_dict() | {"within": within, "called": name}
-    )
+    (chosen,) = records(enough.nsmallest(1, "node_hours") if len(enough) else trained.nsmallest(1, "hours"))
+    name = called(chosen, telling(records(rows), own))
+    template = _CHEAPEST if len(enough) else _TOO_SLOW
+    return template.format(**{**chosen, "within": within, "called": name})

@@ -299,7 +299,8 @@ def line_chart(
     )
     if against_ranks and not encoding.columns:
         _name_nodes(figure["layout"], points)
-    return Chart(id, figure, caption(encoding))
+    cut = lines.CUT if figure["layout"].get("meta", {}).get("cut") else ""
+    return Chart(id, figure, " ".join(filter(None, [caption(encoding), cut])))
 
 
 def _name_nodes(layout: dict[str, Any], points: pd.DataFrame) -> None:
