@@ -292,9 +292,7 @@ class Queue:
         beside |= self._beside(directory)
         if beside:
             manifest.findings.append(Finding("disturbed", data={"runs": beside}))
-        scatter = self._scatter(sweep_run, directory) if manifest.done else []
-        manifest.findings += scatter
-        for line in lines(scatter):
+        for line in lines(self._scatter(sweep_run, directory) if manifest.done else []):
             self._bar.say(line, "yellow")
         # Ours until it has its whole name: without an owner another sweep would take it over before that.
         result = store.finish(directory, manifest)
@@ -308,8 +306,8 @@ class Queue:
             durations.append(step[0] / 1e6)
         if len(durations) != 2 or max(durations) <= SCATTER * min(durations):
             return []
-        data = {"low_ms": min(durations), "high_ms": max(durations)}
-        return [Finding("repetitions_differ", data=data)]
+        factor = max(durations) / min(durations)
+        return [Finding("runs_differ", data={"n": 1, "of": 1, "factor": factor})]
 
     def _beside(self, directory: Path) -> set[str]:
         """What other sweeps of this host are running now in the same results."""

@@ -121,7 +121,8 @@ class BatchRows:
             )
         if n := int((start == end).sum()):
             # The device was busy with the step before until this one ended on the host.
-            self.findings.append(Finding("steps_without_time", data={"n": n, "of": count}))
+            data = {"what": ["times of steps on the device"], "n": n, "of": count}
+            self.findings.append(Finding("not_recorded", data=data))
             end = np.where(start == end, end + _SHORTEST_NS, end)
         complete = np.ones(count, bool)  # in the recording from its start: all, or all but the first
         if not times.begun and count > 1:

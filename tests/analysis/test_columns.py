@@ -76,6 +76,7 @@ ANSWERS = (
     ("compare", "TRACES", "TRACES_AGAIN"),
     ("predict", "--what-if", "no-loader"),
     ("predict", "SIZES"),
+    ("plan", "--images", "1e6", "--within", "1"),
     ("expense",),
     ("expense", "--by", "rank"),
     ("expense", "METERED"),
