@@ -164,8 +164,7 @@ def test_a_slip_of_the_pen_is_one_line_with_the_near_miss(
 def test_help_names_the_flag_that_explains_columns(command: str) -> None:
     ran = run(f"analysis.{command}", "--help")
     assert ran.code == 0 and "--format" in ran.out
-    said = "--columns [NAME ...] explain the columns of the results, or those named, and exit"
-    assert said in " ".join(ran.out.split())
+    assert "--columns [NAME ...]" in ran.out
     explained = run(f"analysis.{command}", "--columns", "--format", "no such format")
     assert explained.code == 0 and ("_pct" in explained.out or "_ms" in explained.out)
 
