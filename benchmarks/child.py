@@ -82,3 +82,8 @@ def write(name: str, report: Mapping[str, Any], page: str, folder: Path = RESULT
     (folder / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
     (folder / f"{name}.md").write_text(page)
     print(page)
+
+
+def finish(name: str, report: Mapping[str, Any], page: str, only: str) -> None:
+    """Write the results of a whole benchmark; of a part of it, ``only`` print them."""
+    print(page) if only else write(name, report, page)

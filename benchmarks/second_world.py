@@ -21,7 +21,7 @@ import numpy as np
 from analysis.diagnosis import as_row, diagnosis, in_order
 from analysis.diagnosis.evidence import Evidence
 from analysis.frames.load import load
-from benchmarks.child import facts, machine, write
+from benchmarks.child import facts, finish, machine
 from benchmarks.planted_sweep import (
     ELEMENTS,
     IMAGES,
@@ -528,10 +528,7 @@ def main() -> int:
             print(row, file=sys.stderr, flush=True)
             rows.append(row)
     report = {"machine": machine(["numpy"]), "rows": rows}
-    if given.only:
-        print(as_markdown(report))
-    else:
-        write("second_world", report, as_markdown(report))
+    finish("second_world", report, as_markdown(report), given.only)
     return EXIT_DONE
 
 

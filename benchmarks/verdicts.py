@@ -21,7 +21,7 @@ from analysis.diagnosis import diagnosis
 from analysis.diagnosis.evidence import Evidence
 from analysis.frames.load import load
 from analysis.measures.certainty import LEAST_PCT
-from benchmarks.child import facts, machine, write
+from benchmarks.child import facts, finish, machine
 from benchmarks.planted_sweep import Job, Network, Noise, strength, write_sweep
 from profiling.errors import EXIT_DONE, run_command
 from profiling.findings import Finding
@@ -213,10 +213,7 @@ def main() -> int:
         "noises": {name: asdict(noise) for name, noise in NOISES.items()},
         "rows": rows,
     }
-    if given.only:
-        print(as_markdown(report))
-    else:
-        write("verdicts", report, as_markdown(report))
+    finish("verdicts", report, as_markdown(report), given.only)
     return EXIT_DONE
 
 

@@ -306,8 +306,9 @@ class Queue:
             durations.append(step[0] / 1e6)
         if len(durations) != 2 or max(durations) <= SCATTER * min(durations):
             return []
-        factor = max(durations) / min(durations)
-        return [Finding("runs_differ", data={"n": 1, "of": 1, "factor": factor})]
+        what = progress.describe(sweep_run.configuration, sweep_run.outside)
+        data = {"n": 1, "of": 1, "factor": max(durations) / min(durations)}
+        return [Finding("runs_differ", configuration=what, data=data)]
 
     def _beside(self, directory: Path) -> set[str]:
         """What other sweeps of this host are running now in the same results."""

@@ -117,7 +117,7 @@ def _link(evidence: Evidence, found: Sequence[Finding]) -> list[Finding]:
     rows = rows.dropna(subset=["busbw_gb_per_s", "mbyte_per_step"])
     manifests = {source.id: source.manifest for source in evidence.study.sources if source.manifest}
     nominal = {name: float(of) for name, one in manifests.items() if (of := one.environment.get(LINK))}
-    found = []
+    links = []
     for row in records(rows.nlargest(1, "mbyte_per_step")):
         carried, pct = 8 * row["busbw_gb_per_s"], row["busbw_of_measured_pct"]
         beside = {
@@ -126,9 +126,14 @@ def _link(evidence: Evidence, found: Sequence[Finding]) -> list[Finding]:
             "nominal": nominal.get(row["run"]),
         }
         known = [f"{of:.3g} {name}" for name, of in beside.items() if of]
-        found.append(Finding("link", data={"gbit_per_s": carried, "ranks": row["group_size"],
-                                           "nominal": beside["nominal"], "known": known}))  # fmt: skip
-    return found
+        data = {
+            "gbit_per_s": carried,
+            "ranks": row["group_size"],
+            "nominal": beside["nominal"],
+            "known": known,
+        }
+        links.append(Finding("link", data=data))
+    return links
 
 
 # --- traces -----------------------------------------------------------------------------------------------

@@ -176,6 +176,20 @@ def test_a_late_rank_that_costs_less_than_a_part_comes_after_it():
     assert codes.index("cause_of_loss") < codes.index("straggler_costs")
 
 
+def test_all_ranks_that_are_late_for_one_cause_are_named_and_their_nodes():
+    rows = [late("t", 1, mean_ms=31.0, cause="GPU or host"), late("t", 6, mean_ms=32.0, cause="GPU")]
+    data = late_ranks(pd.DataFrame([row | TRACED for row in rows])).data
+    assert (data["stragglers"], data["why"], data["node"]) == ([6, 1], "GPU", "n0, n3")
+
+
+def test_the_step_is_the_mean_and_an_unlike_profile_does_not_tell_its_parts():
+    few_long = point(4, 160.0, mean_update_ms=50.0)  # the median is 160, the mean 200
+    for parts_ms, named in (({"compute": 200.0}, "computation"), ({"compute": 300.0}, "backward")):
+        found = diagnosis.of_rows(pd.DataFrame([BASE, few_long]), parts_of=lambda _, of=parts_ms: of)
+        (step,) = by_code(found, "step_takes")
+        assert step.data["step_ns"] == pytest.approx(200e6) and named in step.data["shares"][0]
+
+
 def test_a_rank_that_is_named_in_half_of_the_runs_or_less_is_no_straggler():
     few = [[late("a", 3), late("b", 3, "no")], late_8(verdict="no", mean_lateness_ms=1.0), []]
     assert [late_ranks(pd.DataFrame(rows)) for rows in few] == [None] * 3  # collectives acquit the second

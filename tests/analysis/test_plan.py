@@ -42,11 +42,14 @@ def test_no_choice_ends_in_time(sweep):
 
 
 def test_epochs_multiply_images_and_other_words_are_refused(sweep, capsys):
-    assert main([str(sweep), "--images", "1e6x90", "--format", "csv", "--ranks", "16"]) == 0
+    assert (
+        main([str(sweep), "--images", "1e6x90", "--within", "24h", "--format", "csv", "--ranks", "16"]) == 0
+    )
     assert "1,1,measured" in capsys.readouterr().out
-    with pytest.raises(SystemExit) as ended:
-        run_command(lambda: main([str(sweep), "--images", "1x"]))
-    assert ended.value.code == 2
+    for words in (["--images", "1x"], ["--images", "1e6", "--within", "1d"], []):
+        with pytest.raises(SystemExit) as ended:
+            run_command(lambda words=words: main([str(sweep), *words]))
+        assert ended.value.code == 2
 
 
 def test_without_rates_nothing_is_planned(tmp_path):
