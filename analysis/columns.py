@@ -5,12 +5,11 @@ python -m analysis.columns batches anatomy    only these commands
 """
 
 import importlib
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from analysis.display.metrics import FIELDS, UNITS, Metric
+from analysis.display.metrics import FIELDS, UNITS
 from analysis.frames.measure import columns_of
 from jobs.flags import make_parser
 from profiling.errors import UserError, did_you_mean, run_command
@@ -18,12 +17,12 @@ from profiling.errors import UserError, did_you_mean, run_command
 _HEAD = """# Columns
 
 The columns of results in CSV, JSON, Parquet and DataFrames. Each is listed once, below the first command that
-has it, and not at all if its name says what it means. `--columns` of a command lists all of its columns, with
-the kinds of [intervals](methods.md#intervals-and-their-names). `make docs` writes this page.
+has it. `--columns` of a command lists all of its columns, with the kinds of
+[intervals](methods.md#intervals-and-their-names).
 
 Names end in their unit (`_pct`: %, `_us`: us, `_gb_per_s`: GB/s, `_mbyte`: MB, `_w`: W ...). ± marks a column
 with an interval, from `_low` to `_high`. Rows are identified by `run`, `world_size` (number of ranks),
-`repetition` and the fields of a run, which are the options of `python -m train`.
+`repetition` and the fields of a run.
 
 Names may contain these parts:
 
@@ -67,7 +66,7 @@ def page(wanted: Sequence[str] = ()) -> str:
     for name, module in modules.items():
         lines = []
         for metric in (metric for metrics in columns_of(module).values() for metric in metrics):
-            if metric.name not in seen and not _derived(metric.name, seen) and _says_more(metric):
+            if metric.name not in seen and not _derived(metric.name, seen):
                 lines.append(f"{metric.name + '±' * bool(metric.interval):<32} {metric.meaning}\n")
             seen.add(metric.name)
         if lines:
@@ -84,15 +83,6 @@ def _derived(name: str, seen: set[str]) -> bool:
         if name.startswith(part) or (part.startswith("_") and part in name)
     }
     return bool(others & seen) or any(_stem(other) != other and _stem(other) in known for other in others)
-
-
-def _says_more(metric: Metric) -> bool:
-    """Whether a column's meaning has a word that its name has not."""
-    name, meaning = (
-        {word.rstrip("s") for word in re.findall("[a-z]+", text.lower())}
-        for text in (metric.name.replace("_", " "), metric.meaning)
-    )
-    return bool(meaning - name - {"number", "of", "the", "a", "per", "in", ""})
 
 
 def _stem(name: str) -> str:
