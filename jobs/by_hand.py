@@ -93,27 +93,37 @@ def _written(out: Path) -> list[Path]:
 
 @dataclass
 class Folder:
-    """The folder of a run by hand, which rank 0 makes when all ranks have met; an earlier run in it goes."""
+    """The folder of a run by hand, which rank 0 makes when all ranks have met.
+
+    An earlier run in it stays until the first step of this one is done.
+    """
 
     run: Run
     out: Path | None  # as the user says
     path: Path | None = None  # once it is made
     is_users: bool = False  # it was there before
-    begun: bool = False  # a step is done, or an earlier run has been removed
+    begun: bool = False  # a step is done
 
     def __call__(self) -> Path:
         self.is_users = self.out is not None and self.out.exists()
         self.path = self.out or new_directory(self.run)
         self.path.mkdir(parents=True, exist_ok=True)
-        self.begun = bool(_written(self.path))
-        clear(self.path)
         return self.path
 
+    def begin(self) -> None:
+        """The first step is done: the run takes the place of the one before."""
+        if self.path is not None and not self.begun:
+            self.begun = True
+            clear(self.path)
+
     def end_early(self, why: str, kind: Kind | None, started: datetime) -> None:
-        """Write why the run ended early; one that is refused before its first step leaves no folder."""
+        """Write why the run ended early.
+
+        Before its first step one that is refused leaves no folder, and an earlier run stays as it is.
+        """
         if self.path is None:
             return
-        if kind == "wrong use" and not self.begun:
+        if not self.begun and (kind == "wrong use" or _written(self.path)):
             for directory in self.path.glob("rank_*"):
                 remove_empty(directory, None if self.is_users else self.path)
         else:

@@ -87,7 +87,7 @@ def train(run: Run, world: World, out: Path | by_hand.Folder, keep_raw: bool) ->
 
     def say(text: str) -> None:
         if mine:
-            mine.begun = True  # the first line is of the first step
+            mine.begin()  # the first line is of the first step
         if world.rank == 0:
             print(text, flush=True)
 
