@@ -6,7 +6,6 @@ knows nothing of it or is long where wait is short, so that their sum is steadie
 """
 
 import itertools
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ PLANTED_MS = {
     "exposed_wait": WAIT_MS,
     "exposed_communication": TRANSFER_MS + WAIT_MS,
 }
+_FIELDS = Run.model_validate({"batches": 4, "profile": "torch"}).model_dump()
 ALONE, OPPOSED = "apart from wait", "long where wait is short"
 
 
@@ -39,7 +39,7 @@ def of_loss(cases: int, steps: tuple[int, ...] = (5, 8, 20, 50)) -> Rows:
     made = []
     for way, correlation, count in itertools.product((ALONE, OPPOSED), (0.0, 0.3, 0.8), steps):
         generator = np.random.default_rng(count)
-        found = [_loss(generator, way, correlation, count, number) for number in range(cases)]
+        found = _losses(generator, way, correlation, count, cases)
         row: dict[str, Any] = {
             "transfer": way,
             "correlation of neighbours": correlation,
@@ -47,39 +47,40 @@ def of_loss(cases: int, steps: tuple[int, ...] = (5, 8, 20, 50)) -> Rows:
         }
         for name, took_ms in PLANTED_MS.items():
             truth = 100 * took_ms / STEP_MS
-            held = [one[f"loss_{name}_pct_low"] <= truth <= one[f"loss_{name}_pct_high"] for one in found]
-            row[f"{name.removeprefix('exposed_')}, held %"] = 100 * float(np.mean(held))
-        half = [
-            (one["loss_exposed_transfer_pct_high"] - one["loss_exposed_transfer_pct_low"]) / 2
-            for one in found
-        ]
-        row["transfer, half width, points"] = float(np.median(half))
-        made.append(row | {"sum beyond its parts, %": 100 * float(np.mean([beyond(one) for one in found]))})
+            low, high = (found[f"loss_{name}_pct_{end}"] for end in ("low", "high"))
+            row[f"{name.removeprefix('exposed_')}, held %"] = 100 * float(
+                ((low <= truth) & (truth <= high)).mean()
+            )
+        width = found["loss_exposed_transfer_pct_high"] - found["loss_exposed_transfer_pct_low"]
+        row["transfer, half width, points"] = float(width.median() / 2)
+        made.append(row | {"sum beyond its parts, %": 100 * float(beyond(found).mean())})
     return made
 
 
-def beyond(row: Mapping[str, Any]) -> bool:
+def beyond(rows: pd.DataFrame) -> pd.Series:
     """Whether communication may be less, or more, than transfer and wait may be together."""
-    low, high = ([row[f"loss_{name}_pct_{end}"] for name in PLANTED_MS] for end in ("low", "high"))
-    return bool(low[2] < low[0] + low[1] - 1e-9 or high[2] > high[0] + high[1] + 1e-9)
+    low, high = ([rows[f"loss_{name}_pct_{end}"] for name in PLANTED_MS] for end in ("low", "high"))
+    return (low[2] < low[0] + low[1] - 1e-9) | (high[2] > high[0] + high[1] + 1e-9)
 
 
-def _loss(
-    generator: np.random.Generator, way: str, correlation: float, count: int, number: int
-) -> dict[Any, Any]:
-    """The loss on 4 ranks against 1, of so many recorded steps."""
-    alone, compute, moved, waited = correlated(generator, correlation, (4, count))
-    wait = WAIT_MS * np.exp(waited / 2 - 1 / 8)
-    transfer = TRANSFER_MS + (moved if way == ALONE else WAIT_MS - wait + moved / 4)
-    points = points_of_runs([
-        _run(f"{number} on {ranks}", ranks, step_ms) for ranks, step_ms in ((1, COMPUTE_MS), (RANKS, STEP_MS))
-    ])  # fmt: skip
-    of_runs = {
-        f"{number} on 1": _anatomy(COMPUTE_MS + alone, np.zeros(count), np.zeros(count)),
-        f"{number} on {RANKS}": _anatomy(COMPUTE_MS + compute, transfer, wait),
-    }
-    parts = pd.concat([parts_of_run(run, anatomy) for run, anatomy in of_runs.items()])
-    return against_base(points, points.index.to_series(), parts_of_points(points, parts)).iloc[-1].to_dict()
+def _losses(
+    generator: np.random.Generator, way: str, correlation: float, count: int, cases: int
+) -> pd.DataFrame:
+    """The losses on 4 ranks against 1, of so many recorded steps; a row a case, which its workers number."""
+    runs, parts = [], []
+    for case in range(cases):
+        alone, compute, moved, waited = correlated(generator, correlation, (4, count))
+        wait = WAIT_MS * np.exp(waited / 2 - 1 / 8)
+        transfer = TRANSFER_MS + (moved if way == ALONE else WAIT_MS - wait + moved / 4)
+        runs += [_run(case, 1, COMPUTE_MS), _run(case, RANKS, STEP_MS)]
+        anatomies = (
+            _anatomy(COMPUTE_MS + alone, np.zeros(count), np.zeros(count)),
+            _anatomy(COMPUTE_MS + compute, transfer, wait),
+        )
+        parts += [parts_of_run(run.id, of) for (run, _), of in zip(runs[-2:], anatomies, strict=True)]
+    points = points_of_runs(runs)
+    rows = against_base(points, points.index.to_series(), parts_of_points(points, pd.concat(parts)))
+    return rows[points["world_size"] == RANKS]
 
 
 def _anatomy(compute_ms: np.ndarray, transfer_ms: np.ndarray, wait_ms: np.ndarray) -> pd.DataFrame:
@@ -99,10 +100,10 @@ def _anatomy(compute_ms: np.ndarray, transfer_ms: np.ndarray, wait_ms: np.ndarra
     return pd.DataFrame(rank)
 
 
-def _run(run: str, ranks: int, step_ms: float) -> tuple[Source, series.Series]:
+def _run(case: int, ranks: int, step_ms: float) -> tuple[Source, series.Series]:
     """A run, timed and recorded at once, of which every step takes as long."""
-    fields = Run.model_validate({"gpus_per_node": ranks, "batches": 4, "profile": "torch"}).model_dump()
+    fields = _FIELDS | {"gpus_per_node": ranks, "workers": case}
     took = np.full((1, 4), round(1e6 * step_ms), np.int64)
     stages = dict.fromkeys(series.STAGES, np.zeros_like(took))
     timed = series.Series(took, np.full(4, 32 * ranks), stages, np.zeros(4, bool), 0)
-    return Source(run, "run", fields, 0, 0, Path()), timed
+    return Source(f"{case} on {ranks}", "run", fields, 0, 0, Path()), timed

@@ -83,49 +83,53 @@ KINDS: dict[str, tuple[tuple[float, ...], Noise]] = {
 }
 
 
-def sweep(generator: np.random.Generator, kind: str, runs: int) -> pd.DataFrame:
-    """The points on 1 and 8 ranks, measured, of a simulated sweep on 1, 2, 4 and 8."""
+_FIELDS = Run.model_validate({"gpus_per_node": 1, "batches": BATCHES}).model_dump()
+
+
+def sweep(generator: np.random.Generator, kind: str, runs: int, sweeps: int = 1) -> pd.DataFrame:
+    """The points on 1 and 8 ranks, measured, of simulated sweeps on 1, 2, 4 and 8.
+
+    A sweep's number is that of its ``workers``: so many at once are computed as fast as a few.
+    """
     scatter_pct, noise = KINDS[kind]
-    shifts = np.array(scatter_pct)[:, None] / 100 * noise(generator, (len(TRUE_MS), runs))
     made = []
-    for ranks, of_point in zip(TRUE_MS, shifts, strict=True):
-        if ranks not in (1, 8):
-            continue
-        fields = Run.model_validate({"gpus_per_node": ranks, "batches": BATCHES}).model_dump()
-        for number, shift in enumerate(of_point):
-            inside = np.exp(shift + 0.0005 * generator.standard_normal((1, BATCHES)))
-            took = np.rint(1e6 * TRUE_MS[ranks] * inside).astype(np.int64)
-            stages = dict.fromkeys(STAGES, np.zeros_like(took))
-            none = np.zeros(BATCHES, bool)
-            series = Series(took, np.full(BATCHES, 32 * ranks), stages, none, 0)
-            made.append((Source(str(number), "run", fields, number, 0, Path()), series))
+    for which in range(sweeps):
+        shifts = np.array(scatter_pct)[:, None] / 100 * noise(generator, (len(TRUE_MS), runs))
+        for ranks, of_point in zip(TRUE_MS, shifts, strict=True):
+            if ranks not in (1, 8):
+                continue
+            fields = _FIELDS | {"gpus_per_node": ranks, "workers": which}
+            for number, shift in enumerate(of_point):
+                inside = np.exp(shift + 0.0005 * generator.standard_normal((1, BATCHES)))
+                took = np.rint(1e6 * TRUE_MS[ranks] * inside).astype(np.int64)
+                stages = dict.fromkeys(STAGES, np.zeros_like(took))
+                none = np.zeros(BATCHES, bool)
+                series = Series(took, np.full(BATCHES, 32 * ranks), stages, none, 0)
+                made.append((Source(str(number), "run", fields, number, 0, Path()), series))
     return points_of_runs(made)
 
 
-def figures(generator: np.random.Generator, kind: str, runs: int, ranks: int = 8) -> pd.Series:
-    """The step and the efficiency of a simulated sweep on so many ranks, with their intervals."""
-    points = sweep(generator, kind, runs)
+def figures(
+    generator: np.random.Generator, kind: str, runs: int, sweeps: int, ranks: int = 8
+) -> pd.DataFrame:
+    """The step and the efficiency of simulated sweeps on so many ranks, with their intervals; a row each."""
+    points = sweep(generator, kind, runs, sweeps)
     figures = against_base(points, points.index.to_series())
     steps = estimates.columns_of("step_ms", samples(points["step"]).to_numpy() / 1e6)
-    return figures.assign(**steps).loc[points["world_size"] == ranks].iloc[0]
+    return figures.assign(**steps)[points["world_size"] == ranks]
 
 
 def of_scaled(sweeps: int) -> Rows:
     """Coverage on 8 ranks, and of the efficiency from 1 to 8 ranks."""
+    truths = {"batch": ("step_ms", TRUE_MS[8]),
+              "efficiency": ("scaling_efficiency_pct", 100 * TRUE_MS[1] / TRUE_MS[8])}  # fmt: skip
     made = []
     for kind, runs in itertools.product(KINDS, RUNS):
-        generator = np.random.default_rng(runs)
-        batch, efficiency = [], []
-        for _ in range(sweeps):
-            row = figures(generator, kind, runs)
-            batch.append((row["step_ms_low"], row["step_ms_high"], TRUE_MS[8]))
-            ends = (row[f"scaling_efficiency_pct_{end}"] for end in ("low", "high"))
-            efficiency.append((*ends, 100 * TRUE_MS[1] / TRUE_MS[8]))
-        made.append(
-            {"kind": kind, "runs": runs, "sweeps": sweeps}
-            | _share("batch", batch)
-            | _share("efficiency", efficiency)
-        )
+        rows = figures(np.random.default_rng(runs), kind, runs, sweeps)
+        row: dict[str, Any] = {"kind": kind, "runs": runs, "sweeps": sweeps}
+        for name, (column, true) in truths.items():
+            row |= _share(name, rows[[f"{column}_low", f"{column}_high"]].assign(true=true).to_numpy())
+        made.append(row)
     return made
 
 
@@ -151,7 +155,7 @@ def of_pooling(sweeps: int) -> Rows:
     return made
 
 
-def _share(name: str, ends: Sequence[tuple[float, float, float]]) -> dict[str, float]:
+def _share(name: str, ends: Sequence[tuple[float, float, float]] | np.ndarray) -> dict[str, float]:
     """How many of (low, high, truth) hold it, %, and the median width, % of the truth."""
     low, high, truth = np.array(ends).T
     held = (low <= truth) & (truth <= high)
@@ -260,18 +264,18 @@ def of_perturbation(sweeps: int, noises: Sequence[Noise] = (normal, heavy)) -> R
     profiled_scatter = {"both scatter by 1 %": 1.0, "unprofiled by 1 %, profiled by 3 %": 3.0}
     for kind, noise, runs, profiled in itertools.product(profiled_scatter, noises, (2, 3, 5), (1, 2, 3)):
         generator = np.random.default_rng(runs)
-        ends = []
-        for _ in range(sweeps):
-            timed = [
-                _run(generator, number, shift) for number, shift in enumerate(noise(generator, (runs,)) / 100)
+        of_sweeps = []
+        for which in range(sweeps):
+            timed, recorded = noise(generator, (runs,)) / 100, noise(generator, (profiled,))
+            recorded = np.log(PERTURBATION) + profiled_scatter[kind] / 100 * recorded
+            of_sweeps += [_run(generator, which, number, shift) for number, shift in enumerate(timed)]
+            of_sweeps += [
+                _run(generator, which, number, shift, True) for number, shift in enumerate(recorded)
             ]
-            recorded = [
-                _run(generator, number, np.log(PERTURBATION) + shift, profiled=True)
-                for number, shift in enumerate(profiled_scatter[kind] / 100 * noise(generator, (profiled,)))
-            ]
-            row = perturbation(points_of_runs([*timed, *recorded]))
-            ends.append((row["perturbation_low"], row["perturbation_high"], PERTURBATION))
-        found = _share("perturbation", [(low or np.nan, high or np.nan, true) for low, high, true in ends])
+        points = points_of_runs(of_sweeps).groupby("workers")
+        rows = pd.DataFrame([perturbation(of_sweep) for _, of_sweep in points])
+        ends = rows[["perturbation_low", "perturbation_high"]].assign(true=PERTURBATION).astype(float)
+        found = _share("perturbation", ends.to_numpy())
         known = np.isfinite(found["perturbation, width %"])
         made.append({
             "kind": f"{kind}, {'normal' if noise is normal else 'heavy tails'}",
@@ -281,17 +285,14 @@ def of_perturbation(sweeps: int, noises: Sequence[Noise] = (normal, heavy)) -> R
     return made
 
 
-_ON_ONE_RANK = Run.model_validate({"gpus_per_node": 1, "batches": BATCHES}).model_dump()
-
-
 def _run(
-    generator: np.random.Generator, number: int, shift: float, profiled: bool = False
+    generator: np.random.Generator, sweep: int, number: int, shift: float, profiled: bool = False
 ) -> tuple[Source, Series]:
     took = np.rint(1e8 * np.exp(shift + 0.0005 * generator.standard_normal((1, BATCHES)))).astype(np.int64)
     stages = dict.fromkeys(STAGES, np.zeros_like(took))
     series = Series(took, np.full(BATCHES, 32), stages, np.full(BATCHES, profiled), 0)
-    fields = _ON_ONE_RANK | {"profile": "torch" if profiled else "none"}
-    return Source(f"{number} {profiled}", "run", fields, number, 0, Path()), series
+    fields = _FIELDS | {"workers": sweep, "profile": "torch" if profiled else "none"}
+    return Source(f"{sweep} {number} {profiled}", "run", fields, number, 0, Path()), series
 
 
 # --- the result ---------------------------------------------------------------------------------------
