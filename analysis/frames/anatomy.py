@@ -143,7 +143,7 @@ def calls_of_run(ranks: Sequence[dict[str, np.ndarray]]) -> pd.DataFrame:
     texts = np.array([known[row] for row in rows], object).reshape(-1, 2)
     return pd.DataFrame({
         "place": np.repeat(np.arange(len(ranks)), [len(one["row"]) for one in ranks]),
-        "rank": call["rank"], "step": call["batch_index"], "counted": call["counted"],
+        "rank": call["rank"], "row": call["row"], "step": call["batch_index"], "counted": call["counted"],
         "collective": texts[:, 0], "group": texts[:, 1],
         "group_size": np.where(call["group_size"] > 0, call["group_size"], 0).astype(np.int64),
         "bytes": call["bytes"].astype(float),
@@ -215,8 +215,9 @@ class RunTrace:
 
     Attributes:
         collectives: in attributed steps: a row a call of a rank, in order of ranks and starts. ``rank``, its
-            ``place``, ``step, counted, collective, group``, ``group_size`` (0: not recorded), ``bytes,
-            start_ns, end_ns, exposed_ns, overlapped_ns``, and where matched what :class:`Matched` adds.
+            ``place``, the ``row`` of its kernels in time, ``step, counted, collective, group``,
+            ``group_size`` (0: not recorded), ``bytes, start_ns, end_ns, exposed_ns, overlapped_ns``, and
+            where matched what :class:`Matched` adds.
         matched: the same collectives of all ranks, on one clock; None: not known, or there is none.
         unmatched: the kinds of collectives whose transfer and wait are not known, and why.
         counted: the batches that means are of; None: all attributed.

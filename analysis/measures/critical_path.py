@@ -1,27 +1,29 @@
 """Critical path of a step: its parts, and the duration of the step without each of them."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.display.metrics import OF_A_RUN, RANK, STEP, Metric
 from analysis.display.terminal import Answer
 from analysis.frames.anatomy import RunTrace, trace_of
-from analysis.frames.matching import Clock, Shared
+from analysis.frames.divide import union
+from analysis.frames.matching import TOGETHER, Clock
 from analysis.frames.measure import measure
 from analysis.frames.steps import series_of
-from analysis.frames.study import RECORDING, Source, Study, reading
-from analysis.measures.longest_path import CriticalPath, Group, WhatIf
+from analysis.frames.study import RECORDING, Source, Study
 from analysis.measures.waits import (
     COMMUNICATION,
     GAPS,
     HOST,
+    KERNEL,
     LAUNCHES,
     LOADING,
     MEMCPY,
@@ -30,10 +32,11 @@ from analysis.measures.waits import (
     TEXTS,
     WAIT,
     Recorded,
+    activities_of,
+    edges_of,
+    make_edges,
     read_rank,
-    steps_of,
 )
-from profiling import tables
 from profiling.errors import UserError
 from profiling.schemas import APART, CLASSES
 
@@ -70,30 +73,27 @@ COLUMNS = {
 TOP, TOP_OF_EACH = 40, 10  # rows of ``by`` that a table shows of one run, of each of several
 
 COLLECTIVES, COPIES, WAITING = "collectives", "copies", "waiting for other ranks"
-# The parts of a path, which sum to it: classes of kernels, and the rest.
-PARTS: dict[str, WhatIf] = {
-    name: WhatIf((number,))
-    for number, name in enumerate(CLASSES)
-    if number not in (COMMUNICATION, MEMCPY, MEMSET)
+# The parts of a path, which sum to it, by numbers of waits.py: classes of kernels, and the rest.
+PARTS: dict[str, tuple[int, ...]] = {
+    name: (number,) for number, name in enumerate(CLASSES) if number not in (COMMUNICATION, MEMCPY, MEMSET)
 } | {
-    COLLECTIVES: WhatIf((COMMUNICATION,), alone=True),
-    COPIES: WhatIf((MEMCPY, MEMSET)),
-    "data loading": WhatIf((LOADING,)),
-    "host": WhatIf((HOST,)),
-    "launches": WhatIf((LAUNCHES,)),
-    "synchronization": WhatIf((SYNCHRONIZATION,)),
-    "gaps": WhatIf((GAPS,)),
+    COLLECTIVES: (COMMUNICATION,),
+    COPIES: (MEMCPY, MEMSET),
+    "data loading": (LOADING,),
+    "host": (HOST,),
+    "launches": (LAUNCHES,),
+    "synchronization": (SYNCHRONIZATION,),
+    "gaps": (GAPS,),
 }
 # Several parts at once, and waiting, which is no part.
-COMBINED = {
-    "all of the model's kernels": WhatIf(
-        tuple(number for number, name in enumerate(CLASSES) if name not in APART)
-    ),
-    "all on the host": WhatIf((HOST, LOADING, LAUNCHES, SYNCHRONIZATION)),
-    WAITING: WhatIf(alone=True),
+COMBINED: dict[str, tuple[int, ...]] = {
+    "all of the model's kernels": tuple(number for number, name in enumerate(CLASSES) if name not in APART),
+    "all on the host": (HOST, LOADING, LAUNCHES, SYNCHRONIZATION),
+    WAITING: (),
 }
-WHAT_IF = PARTS | COMBINED
-_NAMES = {number: name for name, part in PARTS.items() for number in part.parts}
+WHAT_IF = PARTS | COMBINED  # what takes no time
+ALONE = (COLLECTIVES, WAITING)  # of these no rank waits for another one either
+_NAMES = {number: name for name, numbers in PARTS.items() for number in numbers}
 
 
 @measure(COLUMNS)
@@ -141,15 +141,14 @@ def parts_of(paths: "RunPaths", by: Sequence[str] = ()) -> pd.DataFrame:
     steps, pieces = paths.steps, paths.pieces
     if steps.empty:
         return pd.DataFrame({"run": []}, dtype=object)
-    texts = pieces.fillna(dict.fromkeys(TEXTS_OF_PIECES, ""))
-    groups = texts.groupby(["part", *by], sort=False)["duration_ns"]
+    groups = pieces.fillna("").groupby(["part", *by], sort=False)["duration_ns"]
     sums = pd.DataFrame({"ns": groups.sum(), "count": groups.size()})
     if not by:
         sums = sums.reindex(list(PARTS), fill_value=0)
     sums = sums.sort_values("ns", ascending=False, kind="stable")
     if not by:
         of_parts = {
-            name: [part for part, what in PARTS.items() if set(what.parts) <= set(combined.parts)]
+            name: [part for part, numbers in PARTS.items() if set(numbers) <= set(combined)]
             for name, combined in COMBINED.items()
         }
         combined = pd.DataFrame({name: sums.loc[parts].sum() for name, parts in of_parts.items()}).T
@@ -173,8 +172,6 @@ def parts_of(paths: "RunPaths", by: Sequence[str] = ()) -> pd.DataFrame:
 
 
 # --- the paths of a run -------------------------------------------------------------------------------
-
-TEXTS_OF_PIECES = ("kernel", "operator", "layer", "direction")
 
 
 @dataclass(frozen=True)
@@ -207,42 +204,51 @@ def paths_of(study: Study, source: Source) -> RunPaths:
     kept: dict[str, RunPaths] = study.kept("critical paths")
     if source.id not in kept:
         trace = trace_of(study, source)
-        places, ranks = _read(study, source, trace)
-        _note_unknown(study, trace, ranks)
-        paths = []
-        for members, clocks, collectives in _groups(trace, places, ranks):
-            group = Group(members, clocks, collectives)
-            paths += [(path, _pieces(path, members, clocks, group)) for path in group.paths(WHAT_IF)]
-        steps = pd.DataFrame([
-            {"step": path.batch_index, "step_ns": path.end_ns - path.start_ns, **path.free_ns}
-            for path, _ in paths
-        ])  # fmt: skip
-        pieces = [of_path.assign(path=number) for number, (_, of_path) in enumerate(paths)]
+        ranks = _read(study, trace)
+        _note_unknown(study, trace, list(ranks.values()))
+        clocks, reference = [Clock()] * len(trace.ranks), np.arange(len(trace.ranks))
+        if trace.matched is not None:
+            clocks, reference = list(trace.matched.clocks), trace.matched.reference
+        paths: list[Path] = []
+        for _, of_clock in pd.Series(list(ranks)).groupby(reference[list(ranks)]):
+            places = of_clock.tolist()
+            paths += Group([ranks[place] for place in places], [clocks[place] for place in places]).paths()
+        pieces = [path.pieces.assign(path=number) for number, path in enumerate(paths)]
         joined = pd.concat(pieces, ignore_index=True) if pieces else pd.DataFrame()
-        kept[source.id] = RunPaths(source, steps, joined)
+        kept[source.id] = RunPaths(source, pd.DataFrame([path.step for path in paths]), joined)
     return kept[source.id]
 
 
-def _read(study: Study, source: Source, trace: RunTrace) -> tuple[Sequence[int], list[Recorded]]:
-    """The ranks that are read, by their places, and what they did in the steps that are."""
-    folders = [path.parent for path in source.tables("kernels")]
-    batches = [steps_of(source, folder) for folder in folders]
-    with reading(source):
-        kernels = sum(pq.read_metadata(tables.table_path(folder, "kernels")).num_rows for folder in folders)
-    steps = sorted({number for of_rank in batches for number in of_rank["batch_index"]})
-    if trace.counted is not None:
-        steps = [number for number in steps if number in trace.counted.steps]
-    count = min(len(steps), max(1, MOST_KERNELS * len(steps) // max(kernels, 1)))
+def _read(study: Study, trace: RunTrace) -> dict[int, Recorded]:
+    """What the ranks that are read did in the steps that are, by their places."""
+    source = trace.source
+    if not trace.ranks:
+        return {}
+    recorded: set[int] = set().union(*(rank.batch_index.tolist() for rank in trace.ranks))
+    steps = sorted(recorded if trace.counted is None else recorded.intersection(trace.counted.steps))
+    count = min(len(steps), max(1, MOST_KERNELS * len(steps) // max(kernels_of(source), 1)))
     first = (len(steps) - count) // 2
     selected = steps[first : first + count]
-    places = _selected_ranks(trace, selected) if len(folders) > MOST_RANKS else range(len(folders))
-    ranks = [
-        read_rank(source, folders[place], batches[place], selected) for place in places if len(batches[place])
-    ]
-    for n, of, what in ((count, len(steps), "steps"), (len(places), len(folders), "ranks")):
+    places = [place for place, rank in enumerate(trace.ranks) if len(rank.batch_index)]
+    if len(trace.ranks) > MOST_RANKS:
+        places = _selected_ranks(trace, selected)
+    for n, of, what in ((count, len(steps), "steps"), (len(places), len(trace.ranks), "ranks")):
         if n < of:
             study.note("path_in_part", source, n=n, of=of, what=what)
-    return places, [rank for rank in ranks if len(rank.kernels)]
+    # Collectives on one clock, of which all ranks that are read made their part.
+    calls = trace.collectives
+    calls = calls[calls["transfer_ns"].notna() & calls["place"].isin(places)]
+    calls = calls.assign(members=calls.groupby("call")["place"].transform("size"))
+    ranks = {place: read_rank(trace, place, selected, calls) for place in places}
+    return {place: rank for place, rank in ranks.items() if len(rank.kernels)}
+
+
+def kernels_of(source: Source) -> int:
+    """How many kernels were recorded; 0 where tables are damaged."""
+    try:
+        return sum(pq.read_metadata(path).num_rows for path in source.tables("kernels"))
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        return 0
 
 
 def _selected_ranks(trace: RunTrace, steps: Sequence[int]) -> list[int]:
@@ -255,10 +261,8 @@ def _selected_ranks(trace: RunTrace, steps: Sequence[int]) -> list[int]:
     clocks: Sequence[Clock] = [Clock()] * len(trace.ranks)
     if (matched := trace.matched) is not None:
         clocks, calls = matched.clocks, matched.calls
-        arrived = (
-            calls[(calls["call"] > 0) & calls["step"].isin(steps)].groupby("call")["entered_ns"].idxmax()
-        )
-        last.update(calls["place"][arrived].tolist())
+        calls = calls[(calls["call"] > 0) & calls["step"].isin(steps)]
+        last.update(calls["place"][calls.groupby("call")["entered_ns"].idxmax()].tolist())
     edges = [
         pd.DataFrame(clock.to_reference(rank.edges_ns[:, [0, -1]])).assign(step=rank.batch_index, place=place)
         for place, (rank, clock) in enumerate(zip(trace.ranks, clocks, strict=True))
@@ -274,71 +278,224 @@ def _selected_ranks(trace: RunTrace, steps: Sequence[int]) -> list[int]:
     return sorted([*chosen, *spread.tolist()])
 
 
-def _groups(
-    trace: RunTrace, places: Collection[int], ranks: Sequence[Recorded]
-) -> Iterator[tuple[list[Recorded], list[Clock], list[Shared]]]:
-    """Ranks that are on one clock, each alone where clocks are not known; their clocks and collectives."""
-    matched = trace.matched
-    if matched is None:
-        for rank in ranks:
-            yield [rank], [Clock()], []
-        return
-    place = {one.rank: number for number, one in enumerate(trace.ranks)}
-    first = np.searchsorted(matched.calls["place"], range(len(trace.ranks)))  # call of each rank
-    for clock in np.unique(matched.reference).tolist():
-        members = [rank for rank in ranks if matched.reference[place[rank.rank]] == clock]
-        position = {place[rank.rank]: number for number, rank in enumerate(members)}
-        collectives = []
-        for shared in matched.shared:  # as far as the ranks that are read made them
-            read = [member for member in shared.members if member in places]
-            if read and all(member in position for member in read):
-                rows = [row for row, member in enumerate(shared.members) if member in position]
-                numbers = (shared.calls - first[list(shared.members), None])[rows]
-                of_rows = tuple(position[shared.members[row]] for row in rows)
-                collectives.append(replace(shared, members=of_rows, calls=numbers))
-        if members:
-            yield members, [matched.clocks[place[rank.rank]] for rank in members], collectives
-
-
-def _pieces(
-    path: CriticalPath, ranks: Sequence[Recorded], clocks: Sequence[Clock], group: Group
-) -> pd.DataFrame:
-    start, texts = path.pieces["begin_ns"].to_numpy(copy=True), []
-    of_ranks: Any = path.pieces.groupby("rank")
-    for place, mine in of_ranks:
-        recorded, activities, which = ranks[place], group.activities[place], mine["activity"].to_numpy()
-        row, waits = activities.row[which], activities.kind[which] == WAIT
-        named = recorded.kernels[list(TEXTS)].reindex(np.where(waits, -1, row)).astype(object)
-        calls = recorded.waits["name"].reindex(row).to_numpy()
-        named["short_name"] = named["short_name"].where(~waits, calls)
-        texts.append(named.set_axis(mine.index))
-        start[mine.index] += clocks[place].ahead_ns(start[mine.index])
-    of_pieces = pd.concat([*texts, pd.DataFrame(columns=list(TEXTS))]).rename(
-        columns={"short_name": "kernel"}
-    )
-    return pd.DataFrame({
-        "step": path.batch_index,
-        "rank": path.pieces["rank"].map(dict(enumerate(rank.rank for rank in ranks))),
-        "part": path.pieces["part"].map(_NAMES),
-        "start_ns": start,
-        "duration_ns": path.pieces["ns"],
-        **dict(of_pieces.where(of_pieces.notna(), None)),
-    })  # fmt: skip
-
-
 def _note_unknown(study: Study, trace: RunTrace, ranks: Sequence[Recorded]) -> None:
     source = trace.source
-    devices = [rank for rank in ranks if (rank.kernels["device"] >= 0).any()]
-    if devices and not any((rank.kernels["launch_ns"] >= 0).any() for rank in devices):
-        kernels = sum(len(rank.kernels) for rank in devices)
-        study.note("launches_missing", source, n=kernels, of=kernels)
-    elif any(not rank.calls_timed for rank in devices):
+    kernels = [rank.kernels[rank.kernels["device"] >= 0] for rank in ranks]
+    kernels = [of_rank for of_rank in kernels if len(of_rank)]
+    if kernels and not any((of_rank["launch_ns"] >= 0).any() for of_rank in kernels):
+        count = sum(len(of_rank) for of_rank in kernels)
+        study.note("launches_missing", source, n=count, of=count)
+    # Without the time at which calls returned none of them is known to wait.
+    elif not all((of_rank["launch_end_ns"] >= 0).any() for of_rank in kernels):
         study.note("not_recorded", source, what="waits of calls")
     if len(trace.ranks) < source.ranks:
         study.note("path_in_part", source, n=len(trace.ranks), of=source.ranks, what="ranks")
     clocks = len(ranks) if trace.matched is None else len(np.unique(trace.matched.reference))
     if clocks > 1:
         study.note("clocks_unmatched", source, n=clocks)
+
+
+# --- the longest path ---------------------------------------------------------------------------------
+# All ranks with aligned clocks form one graph, in which a collective ends on every rank a fixed time after
+# the last rank entered it. What came before a step is fixed as recorded, so each step is a graph of its own.
+
+_NEVER = -(1 << 60)  # ns: the length of an edge that is not there
+
+
+class Path(NamedTuple):
+    """The longest path of a step: a row of :class:`RunPaths`' steps, and those of its pieces."""
+
+    step: dict[str, int]
+    pieces: pd.DataFrame
+
+
+class Group:
+    """Ranks on one clock: what they recorded, as edges between nodes that are numbered in order of time.
+
+    Attributes:
+        ranks, clocks: as given; by default of clocks that show the same.
+        activities: of each rank, times by the clock of the group.
+        steps: of all ranks, by the same clock, with the ``place`` of the rank.
+        first: the number that a rank's first node had before they were ordered.
+        times_ns: of each node.
+        order: where in that order each node is, by its number before.
+        edges: by their heads. ``rank, activity``: to which the time is charged; ``across``: whether it is
+            from a collective's last arrival, so that another rank may have been waited for.
+    """
+
+    def __init__(self, ranks: Sequence[Recorded], clocks: Sequence[Clock] | None = None) -> None:
+        self.ranks, self.clocks = ranks, clocks or [Clock()] * len(ranks)
+        self.activities, steps = [], []
+        for place, (recorded, clock) in enumerate(zip(ranks, self.clocks, strict=True)):
+            activities = activities_of(recorded)
+            times = {name: clock.to_reference(getattr(activities, name)) for name in ("start_ns", "end_ns")}
+            self.activities.append(replace(activities, **times))
+            edges_ns = ["start_ns", "load_end_ns", "end_ns"]
+            on_clock = pd.DataFrame(clock.to_reference(recorded.steps[edges_ns].to_numpy()), columns=edges_ns)
+            steps.append(on_clock.assign(step=recorded.steps["batch_index"].to_numpy(), place=place))
+        self.steps = pd.concat(steps, ignore_index=True)
+        times_ns = [np.stack([one.start_ns, one.end_ns], axis=1).ravel() for one in self.activities]
+        self.first = np.cumsum([0, *map(len, times_ns)])
+        met = self._met()
+        edges = []
+        for place, (activities, of_rank) in enumerate(zip(self.activities, steps, strict=True)):
+            of_met, met_ns = met[met["rank"] == place], np.full(len(activities), _NEVER)
+            met_ns[of_met["activity"]] = of_met["last_ns"]
+            loading = union(of_rank["start_ns"].to_numpy(), of_rank["load_end_ns"].to_numpy())
+            own, first = edges_of(activities, loading, met_ns), self.first[place]
+            tail = own["tail"].where(own["tail"] < 0, own["tail"] + first)
+            edges.append(own.assign(tail=tail, head=own["head"] + first, rank=place, across=False))
+        # A collective has a node of its own: the moment at which the last rank enters it.
+        start, node = self.first[met["rank"]] + 2 * met["activity"], self.first[-1] + met["number"]
+        lasts = met["end_ns"] - met["last_ns"]
+        whose = {"rank": met["rank"], "activity": met["activity"]}
+        edges += [
+            make_edges(start, node, 0, COMMUNICATION).assign(**whose, across=False),
+            make_edges(node, start + 1, lasts, COMMUNICATION).assign(**whose, across=True),
+        ]
+        every = np.concatenate([*times_ns, met.drop_duplicates("number")["last_ns"]])
+        joined = pd.concat(edges, ignore_index=True)
+        del edges, times_ns
+        order = np.lexsort((_levels(every, joined["tail"].to_numpy(), joined["head"].to_numpy()), every))
+        self.times_ns = every[order]
+        self.order = np.append(np.argsort(order), -1).astype(np.int32)  # of no node: -1
+        joined["tail"], joined["head"] = self.order[joined["tail"]], self.order[joined["head"]]
+        self.edges = joined.sort_values("head", kind="stable", ignore_index=True)
+
+    def _met(self) -> pd.DataFrame:
+        """The collectives that ranks made together, and at whose ends they had waited for the last of them.
+
+        Returns:
+            A row a rank and collective: ``rank, activity, start_ns, end_ns, last_ns``, when the last rank
+            entered, and ``number`` of the collective.
+        """
+        found = []
+        for place, (recorded, activities) in enumerate(zip(self.ranks, self.activities, strict=True)):
+            ran = np.flatnonzero(activities.kernel_class >= 0)
+            calls = recorded.kernels[["call", "members", "collective"]].iloc[activities.row[ran]]
+            times = {"start_ns": activities.start_ns[ran], "end_ns": activities.end_ns[ran]}
+            found.append(calls.assign(rank=place, activity=ran, **times)[calls["call"].to_numpy() > 0])
+        met = pd.concat(found, ignore_index=True)
+        met["last_ns"] = met.groupby("call")["start_ns"].transform("max")
+        waited = met["end_ns"] > met["last_ns"]
+        of_calls = waited.groupby(met["call"])
+        # A sender may be done while the receiver is still to come.
+        waited &= met["collective"].isin(TOGETHER) | of_calls.transform("all")
+        met = met[waited & (of_calls.transform("size") == met["members"])]
+        return met.assign(number=pd.factorize(met["call"])[0])
+
+    def paths(self) -> Iterator[Path]:
+        """The path of each step that all ranks recorded."""
+        of_steps: Any = self.steps.groupby("step")
+        for step, of_step in of_steps:
+            start, end = int(of_step["start_ns"].max()), int(of_step["end_ns"].max())
+            if len(of_step) == len(self.ranks) and end > start:
+                yield self._path(int(step), start, end, of_step["end_ns"].tolist())
+
+    def _path(self, step: int, start_ns: int, end_ns: int, ends_ns: Sequence[int]) -> Path:
+        edges, nodes = self._between(step, start_ns, end_ns, ends_ns)
+        tail, head, ns, part = (edges[name].to_numpy() for name in ("tail", "head", "ns", "part"))
+        ends = tail.tolist(), head.tolist()  # a loop reads Python's integers faster
+        at_ns = moments(*ends, ns, nodes)
+        # Back from the end, by what binds; of edges that are equally late by the first.
+        binding = np.flatnonzero(at_ns[tail] + ns == at_ns[head])[::-1]
+        edge_of = np.full(nodes, -1)
+        edge_of[head[binding]] = binding
+        path, node = [], nodes - 1
+        while (edge := int(edge_of[node])) >= 0:
+            path.append(edge)
+            node = ends[0][edge]
+        pieces = edges.iloc[path[::-1]]
+        pieces = pieces.assign(begin_ns=start_ns + pieces["ns"].cumsum() - pieces["ns"])[pieces["ns"] > 0]
+        times = {"step": step, "step_ns": end_ns - start_ns, **dict.fromkeys(WHAT_IF, end_ns - start_ns)}
+        for name, numbers in WHAT_IF.items():
+            alone = name in ALONE
+            if alone or pieces["part"].isin(numbers).any():  # else nothing changes
+                free = np.where(np.isin(part, numbers), np.minimum(ns, 0), ns)
+                free = np.where(edges["across"], _NEVER, free) if alone else free
+                times[name] = int(moments(*ends, free, nodes)[-1])
+        return Path(times, self._named(pieces.reset_index(drop=True), step))
+
+    def _between(
+        self, step: int, start_ns: int, end_ns: int, ends_ns: Sequence[int]
+    ) -> tuple[pd.DataFrame, int]:
+        """The edges of a step, and how many nodes it has: from 1, in order of time, the last its end."""
+        first, behind = np.searchsorted(self.times_ns, [start_ns, end_ns], side="right").tolist()
+        mine = self.edges.iloc[slice(*np.searchsorted(self.edges["head"], [first, behind]))]
+        tail, head, ns = (mine[name].to_numpy() for name in ("tail", "head", "ns"))
+        begun = np.maximum(self.times_ns[tail] + ns - start_ns, 0)
+        begun = np.where(tail < 0, self.times_ns[head] - start_ns, begun)
+        inside = tail >= first
+        mine = mine.assign(
+            tail=np.where(inside, tail - first + 1, 0), head=head - first + 1, ns=np.where(inside, ns, begun)
+        )
+        last = behind - first + 1
+        sinks = pd.concat(
+            [self._last(place, step, of_rank, start_ns) for place, of_rank in enumerate(ends_ns)]
+        )
+        sinks = sinks.assign(head=last, tail=(sinks["tail"] - first + 1).clip(lower=0))
+        return pd.concat([mine, sinks], ignore_index=True), last + 1
+
+    def _last(self, rank: int, step: int, end_ns: int, start_ns: int) -> pd.DataFrame:
+        """From what a rank did last in a step, on each of its chains, to the step's end.
+
+        The last of all tells when the rank's step ended; on other chains all had to be done by then.
+        """
+        activities = self.activities[rank]
+        mine = np.flatnonzero((activities.batch_index == step) & (activities.end_ns <= end_ns))
+        mine = mine[np.argsort(activities.end_ns[mine], kind="stable")]
+        lasts = pd.Series(mine).groupby(activities.chain[mine]).last().to_numpy()
+        since = activities.end_ns[lasts]
+        latest = since == since.max(initial=start_ns)
+        ns = np.where(latest, end_ns - np.maximum(since, start_ns), 0)
+        part = np.where(activities.kind[lasts] == KERNEL, GAPS, HOST)
+        tail = self.order[self.first[rank] + 2 * lasts + 1]
+        if not latest.any():  # nothing was recorded in it
+            lasts, tail, ns, part = (np.array([one]) for one in (0, -1, end_ns - start_ns, GAPS))
+        return make_edges(tail, 0, ns, part).assign(activity=lasts, rank=rank, across=False)
+
+    def _named(self, pieces: pd.DataFrame, step: int) -> pd.DataFrame:
+        """The pieces of a path as :class:`RunPaths` has them."""
+        named = []
+        for rank, mine in pieces.groupby("rank"):
+            recorded, activities = self.ranks[rank], self.activities[rank]
+            row, waits = activities.row[mine["activity"]], activities.kind[mine["activity"]] == WAIT
+            texts = recorded.kernels[list(TEXTS)].reindex(np.where(waits, -1, row)).astype(object)
+            texts = texts.set_axis(mine.index).rename(columns={"short_name": "kernel"})
+            texts["kernel"] = texts["kernel"].mask(waits, recorded.waits["name"].reindex(row).to_numpy())
+            begin = mine["begin_ns"].to_numpy()
+            times = {"start_ns": begin + self.clocks[rank].ahead_ns(begin), "duration_ns": mine["ns"]}
+            part = mine["part"].map(_NAMES)
+            of_rank = pd.DataFrame({"step": step, "rank": recorded.rank, "part": part, **times})
+            named.append(of_rank.join(texts.where(texts.notna(), None)))
+        return pd.concat(named).sort_index()
+
+
+def moments(tail: Sequence[int], head: Sequence[int], ns: np.ndarray, nodes: int) -> np.ndarray:
+    """When each node is at the earliest, in ns since the beginning; a node without edges is there at once.
+
+    Args:
+        tail, head, ns: of edges, in order of their heads; ``tail < head``.
+    """
+    at_ns = [0] * nodes
+    for one, other, length in zip(tail, head, ns.tolist(), strict=True):
+        reached = at_ns[one] + length
+        if reached > at_ns[other]:
+            at_ns[other] = reached
+    return np.array(at_ns, np.int64)
+
+
+def _levels(times_ns: np.ndarray, tail: np.ndarray, head: np.ndarray) -> np.ndarray:
+    """Of nodes at one time how many edges lead from one to the next until there."""
+    level = np.zeros(len(times_ns), np.int64)
+    at_once = (tail >= 0) & (times_ns[tail] == times_ns[head])
+    tail, head = tail[at_once], head[at_once]
+    while (early := level[head] <= level[tail]).any():
+        np.maximum.at(level, head[early], level[tail[early]] + 1)
+    return level
+
+
+# --- the run to show ----------------------------------------------------------------------------------
 
 
 def foremost(study: Study) -> tuple[RunPaths, pd.DataFrame]:
@@ -354,16 +511,17 @@ def foremost(study: Study) -> tuple[RunPaths, pd.DataFrame]:
     candidates = [source for source in study.of_kind("trace") if source.tables("kernels")] or [
         _slowest(study)
     ]
-    each = [paths for _, paths in study.each(candidates, lambda source: paths_of(study, source))]
+    each = [paths for _, paths in study.each(candidates, partial(paths_of, study))]
     known = [paths for paths in each if len(paths.steps)]
     if not known:
         raise UserError(f"{candidates[0].id} has no profiled step with timed kernels")
-    stepped = [paths for paths in known if not paths.source.without_steps] or known
-    return max(((paths, parts_of(paths)) for paths in stepped), key=lambda of: _largest_saving(of[1]))
+    stepped = [(paths, parts_of(paths)) for paths in known if not paths.source.without_steps]
+    return max(stepped or [(paths, parts_of(paths)) for paths in known], key=_largest_saving)
 
 
-def _largest_saving(parts: pd.DataFrame) -> float:
+def _largest_saving(found: tuple[RunPaths, pd.DataFrame]) -> float:
     """In percent, of a single part: several at once always save more."""
+    _, parts = found
     return float(parts.loc[parts["part"].isin(PARTS), "saved_pct"].max())
 
 

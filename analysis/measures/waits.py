@@ -5,20 +5,18 @@ waited for, with the exact length; further edges bound how early it could otherw
 times are therefore those of the longest path.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analysis.frames.anatomy import in_time, timed
+from analysis.frames.anatomy import RunTrace, in_time
 from analysis.frames.divide import Intervals, covered
-from analysis.frames.study import Source, reading
-from profiling import schemas, tables
+from analysis.frames.study import reading
+from profiling import tables
 from profiling.schemas import CLASSES
 
 COLUMNS = (
@@ -29,45 +27,35 @@ TEXTS = ("short_name", "operator", "layer", "direction")
 UNKNOWN = -1
 
 
-@dataclass(frozen=True)
-class Recorded:
+class Recorded(NamedTuple):
     """What a rank did in some consecutive steps, and in the one before these; times in ns on its own clock.
 
     Attributes:
-        batches: ``batch_index, start_ns, end_ns, load_ns`` of these steps, in order.
-        kernels: :data:`COLUMNS`, numbers -1 where they are not recorded, classes as numbers of ``CLASSES``.
+        rank: its number.
+        steps: ``batch_index, start_ns, load_end_ns, end_ns`` of these steps, in order.
+        kernels: :data:`COLUMNS`, numbers -1 where they are not recorded, classes as numbers of ``CLASSES``;
+            of collectives that several ranks made together ``call``, ``members`` and ``collective`` (see
+            :func:`read_rank`), 0 and None of others.
         waits: calls that waited for a device: ``start_ns, end_ns, thread, name``.
-        calls: rows of the kernels that are collectives of attributed batches, in order of their start.
-        first_call: how many such calls the rank had made before.
-        calls_timed: whether the tool says when calls returned; without that none of them is known to wait.
     """
 
     rank: int
-    batches: pd.DataFrame
+    steps: pd.DataFrame
     kernels: pd.DataFrame
     waits: pd.DataFrame
-    calls: np.ndarray
-    first_call: int
-    calls_timed: bool
 
 
-def steps_of(source: Source, directory: Path) -> pd.DataFrame:
-    """The attributed batches of a rank that have times, in order (``schemas.TIMES_OF_BATCHES``)."""
-    with reading(source):
-        batches = tables.read(directory, "batches", schemas.TIMES_OF_BATCHES)
-    batches = batches.filter(batches["attributed"])
-    batches = batches.filter(timed(batches)).select(["batch_index", "start_ns", "end_ns", "load_ns"])
-    return _frame(batches.sort_by("start_ns"))
-
-
-def read_rank(source: Source, directory: Path, batches: pd.DataFrame, steps: Sequence[int]) -> Recorded:
+def read_rank(trace: RunTrace, place: int, steps: list[int], calls: pd.DataFrame) -> Recorded:
     """What a rank did in some steps.
 
     Args:
-        batches: its :func:`steps_of`.
+        place: of the rank in the trace.
         steps: their numbers, one after the other.
+        calls: rows of ``trace.collectives`` that are matched, with ``members``: how many ranks made each.
     """
-    with reading(source):
+    rank = trace.ranks[place]
+    directory = tables.rank_directory(trace.source.path, rank.rank)
+    with reading(trace.source):
         recorded, _ = in_time(tables.read(directory, "kernels", list(COLUMNS)))
         synchronizations = tables.as_table("synchronizations", {})
         if tables.table_path(directory, "synchronizations").is_file():
@@ -75,20 +63,17 @@ def read_rank(source: Source, directory: Path, batches: pd.DataFrame, steps: Seq
     kernels, waits = _frame(recorded), _frame(synchronizations)
     numbers = kernels["class"].cat.set_categories(CLASSES).cat.codes
     kernels["class"] = numbers.where(numbers >= 0, CLASSES.index("other"))
-    rows = np.flatnonzero(batches["batch_index"].isin(steps))
+    own = calls[calls["place"] == place].set_index("row")
+    kernels = kernels.join(own[["call", "members", "collective"]]).fillna({"call": 0, "members": 0})
+    start, load_end, *_, end = rank.edges_ns.T
+    of_steps = {"batch_index": rank.batch_index, "start_ns": start, "load_end_ns": load_end, "end_ns": end}
+    rows = np.flatnonzero(np.isin(rank.batch_index, steps))
     first, last = (rows[0], rows[-1]) if len(rows) else (0, 0)
-    first_ns, last_ns = batches["start_ns"][max(first - 1, 0)], batches["end_ns"][last]
-    kernels["talks"] = (kernels["class"] == COMMUNICATION) & kernels["batch_index"].isin(
-        batches["batch_index"]
+    kernels, waits = (
+        one[one["start_ns"].between(start[max(first - 1, 0)], end[last])].reset_index(drop=True)
+        for one in (kernels, waits)
     )
-    before = kernels["talks"] & (kernels["start_ns"] < first_ns)
-    kernels = kernels[kernels["start_ns"].between(first_ns, last_ns)].reset_index(drop=True)
-    waits = waits[waits["start_ns"].between(first_ns, last_ns)].reset_index(drop=True)
-    calls = kernels["start_ns"][kernels.pop("talks")].sort_values(kind="stable").index.to_numpy()
-    return Recorded(
-        tables.rank_of(directory), batches.iloc[rows], kernels, waits, calls, int(before.sum()),
-        calls_timed=bool((kernels["launch_end_ns"] != UNKNOWN).any()),
-    )  # fmt: skip
+    return Recorded(rank.rank, pd.DataFrame(of_steps).iloc[rows], kernels, waits)
 
 
 def _frame(table: pa.Table) -> pd.DataFrame:
@@ -134,108 +119,79 @@ class Activities:
 
 
 def activities_of(recorded: Recorded) -> Activities:
-    """A rank's activities."""
-    kernels, waits = (
-        {str(name): column.to_numpy() for name, column in frame.items()}
-        for frame in (recorded.kernels.drop(columns=list(TEXTS)), recorded.waits)
-    )
-    start, device = kernels["start_ns"], kernels["device"]
-    launched = np.flatnonzero((device >= 0) & (kernels["launch_ns"] >= 0) & (kernels["launch_ns"] <= start))
+    """A rank's activities; what was waited for ended when that began, or returned, which waited for it."""
+    kernels, waits = recorded.kernels, recorded.waits
+    launched = kernels[(kernels["device"] >= 0) & kernels["launch_ns"].between(0, kernels["start_ns"])]
     # A graph's kernels have one call.
-    calls, first, call_of = np.unique(
-        np.stack([kernels["launch_ns"][launched], kernels["launch_thread"][launched]]),
-        axis=1, return_index=True, return_inverse=True,
-    )  # fmt: skip
-    rows = launched[first]
-    counts = len(start), len(rows), len(waits["start_ns"])
-    thread = np.concatenate([kernels["stream"], calls[1], waits["thread"]])
-    # Threads that launched nothing but what readies the next batch.
-    loads, thread_of = (
-        (recorded.kernels["direction"] == "loader").to_numpy()[launched],
-        kernels["launch_thread"][launched],
-    )
-    loaders = np.setdiff1d(thread_of[loads], thread_of[~loads])
-    kind = np.repeat([KERNEL, CALL, WAIT], counts)
-    kind[: counts[0]][device < 0] = OPERATOR
-    kernel_class = np.concatenate([kernels["class"], np.full(counts[1] + counts[2], UNKNOWN)])
-    unsorted = {
-        "start_ns": np.concatenate([start, calls[0], waits["start_ns"]]),
-        "end_ns": np.concatenate(
-            [start + kernels["duration_ns"], np.maximum(kernels["launch_end_ns"][rows], calls[0]),
-             waits["end_ns"]]
-        ),
-        "kind": kind,
-        "row": np.concatenate([np.arange(counts[0]), rows, np.arange(counts[2])]),
-        "kernel_class": kernel_class,
-        "chain": _chains(kind, kernel_class, thread, device, loaders),
-        "batch_index": np.concatenate(
-            [kernels["batch_index"], kernels["batch_index"][rows], np.full(counts[2], UNKNOWN)]
-        ),
-    }  # fmt: skip
+    call = ["launch_ns", "launch_thread"]
+    first = launched.sort_values(call, kind="stable").drop_duplicates(call)
+    every = pd.concat([
+        pd.DataFrame({
+            "start_ns": kernels["start_ns"], "end_ns": kernels["start_ns"] + kernels["duration_ns"],
+            "kind": np.where(kernels["device"] < 0, OPERATOR, KERNEL), "row": kernels.index,
+            "kernel_class": kernels["class"], "thread": kernels["stream"], "device": kernels["device"],
+            "batch_index": kernels["batch_index"],
+        }),
+        pd.DataFrame({
+            "start_ns": first["launch_ns"], "end_ns": np.maximum(first["launch_end_ns"], first["launch_ns"]),
+            "kind": CALL, "row": first.index, "thread": first["launch_thread"],
+            "batch_index": first["batch_index"],
+        }),
+        waits[["start_ns", "end_ns", "thread"]].assign(kind=WAIT, row=waits.index),
+    ], ignore_index=True)  # fmt: skip
+    every["launch"] = pd.Series(len(kernels) + launched.groupby(call).ngroup(), launched.index)
+    every = every.fillna(UNKNOWN).astype(np.int64)
+    loads = (launched["direction"] == "loader").groupby(launched["launch_thread"]).all()
+    every["chain"] = _chains(every, loads.index[loads])
     # A call before the kernel that starts with it.
-    order = np.lexsort((unsorted["end_ns"], kind, unsorted["start_ns"]))
-    place = np.argsort(order)
-    launch = np.full(len(order), UNKNOWN)
-    launch[launched] = place[counts[0] :][call_of.ravel()]
-    found = Activities(launch=launch[order], **{name: column[order] for name, column in unsorted.items()})
-    _fill_batches(found)
-    return found
+    every = every.sort_values(["start_ns", "kind", "end_ns"])
+    place = np.append(np.argsort(every.index), UNKNOWN)
+    # A call that waits is of the batch of the call before it in its chain.
+    known = every["batch_index"].where(every["kind"] != WAIT).groupby(every["chain"]).ffill()
+    every = every.assign(
+        launch=place[every["launch"].to_numpy()], batch_index=known.fillna(UNKNOWN).astype(np.int64)
+    )
+    activities = Activities(*(every[one.name].to_numpy() for one in fields(Activities)))
+    end = activities.end_ns.copy()
+    _end_copies(end, activities)
+    _end_collectives(end, activities)
+    return replace(activities, end_ns=end)
 
 
-def _chains(
-    kind: np.ndarray, kernel_class: np.ndarray, thread: np.ndarray, device: np.ndarray, loaders: np.ndarray
-) -> np.ndarray:
+def _chains(every: pd.DataFrame, loaders: pd.Index) -> pd.Series:
     """Numbers of chains: a stream, a thread of collectives (on a CPU), a loader's thread; the rest is one.
 
     The threads of a program take turns: its own waits while autograd's has the backward pass.
-    """
-    own = (kind == KERNEL) | (kernel_class == COMMUNICATION) | ((kind != OPERATOR) & np.isin(thread, loaders))
-    devices = np.zeros(len(kind), np.int64)
-    devices[: len(device)] = device + 1
-    threads, line = np.unique(thread, return_inverse=True)
-    place = np.where(own, devices * len(threads) + line, -1)
-    return 2 * place + (kind == KERNEL)
-
-
-def _fill_batches(found: Activities) -> None:
-    """A call that waits is of the batch of the call before it in its chain."""
-    for chain in np.unique(found.chain[found.kind == WAIT]).tolist():
-        mine = np.flatnonzero(found.chain == chain)
-        place = np.where(found.kind[mine] == WAIT, -1, np.arange(len(mine)))
-        known = np.maximum.accumulate(place)
-        found.batch_index[mine] = np.where(known >= 0, found.batch_index[mine][known], UNKNOWN)
-
-
-def last_ended(end_ns: np.ndarray, at_ns: np.ndarray, earlier: bool = False) -> np.ndarray:
-    """Of those that had ended at each of these times the one that ended last; -1: none had.
 
     Args:
-        earlier: one that ends in that nanosecond does not count.
+        loaders: threads that launched nothing but what readies the next batch.
     """
+    on_device = every["kind"] == KERNEL
+    talks = every["kernel_class"] == COMMUNICATION
+    own = on_device | talks | ((every["kind"] != OPERATOR) & every["thread"].isin(loaders))
+    keys = [every["device"].where(own, -2), every["thread"].where(own, 0), on_device]
+    return every.groupby(keys).ngroup()
+
+
+def last_ended(end_ns: np.ndarray, at_ns: np.ndarray) -> np.ndarray:
+    """Of those that had ended at each of these times the one that ended last; -1: none had."""
     order = np.append(np.argsort(end_ns, kind="stable"), -1)
-    side: Literal["left", "right"] = "left" if earlier else "right"
-    return order[np.searchsorted(end_ns[order[:-1]], at_ns, side=side) - 1]
-
-
-def previous(start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-    """Of each of these, in order of the start, the one that ended last before it started; -1: none did.
-
-    One that ends in the nanosecond in which the next starts is before it.
-    """
-    last = last_ended(end_ns, start_ns, earlier=True)
-    neighbour = np.arange(len(start_ns)) - 1
-    touches = (neighbour >= 0) & (end_ns[neighbour] <= start_ns)
-    return np.where(touches & ((last < 0) | (end_ns[neighbour] >= end_ns[last])), neighbour, last)
+    return order[np.searchsorted(end_ns[order[:-1]], at_ns, side="right") - 1]
 
 
 def in_chains(activities: Activities) -> np.ndarray:
-    """Of each activity that which was before it in its chain; -1: none."""
-    before = np.full(len(activities), -1)
-    order = np.argsort(activities.chain, kind="stable")
-    for mine in np.split(order, np.flatnonzero(np.diff(activities.chain[order])) + 1):
-        place = previous(activities.start_ns[mine], activities.end_ns[mine])
-        before[mine] = np.where(place >= 0, mine[place], -1)
-    return before
+    """Of each activity the one that ended last before it in its chain; -1: none."""
+    start, end = activities.start_ns, activities.end_ns
+    every = pd.DataFrame({"chain": activities.chain, "at": start})
+    ended = pd.DataFrame({"chain": activities.chain, "at": end, "which": np.arange(len(end))})
+    before = pd.merge_asof(
+        every, ended.sort_values("at", kind="stable"), on="at", by="chain", allow_exact_matches=False
+    )
+    last = before["which"].fillna(UNKNOWN).to_numpy(np.int64)
+    # One that ends in the nanosecond in which the next starts is before it.
+    neighbour = ended.groupby("chain")["which"].shift(fill_value=UNKNOWN).to_numpy()
+    touched = at(end, neighbour)
+    return np.where((touched <= start) & (touched >= at(end, last)), neighbour, last)
 
 
 def at(times: np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -246,8 +202,7 @@ def at(times: np.ndarray, index: np.ndarray) -> np.ndarray:
 _USUAL_PCT = 95  # percentile of the gaps between a CPU's operators: a longer one may be a wait
 
 
-@dataclass(frozen=True)
-class OnHost:
+class OnHost(NamedTuple):
     """Calls, and operators of a CPU, in order of their start.
 
     Attributes:
@@ -288,14 +243,6 @@ _COVERED = 0.5  # share of the gap for which the collective ran: a shorter one d
 _BLOCKED = 0.9  # share of a copy during which its call ran: one that does not wait returns earlier
 
 
-def ended_in_time(activities: Activities) -> Activities:
-    """The same, but what was waited for ended when that began, or returned, which waited for it."""
-    end = activities.end_ns.copy()
-    _end_copies(end, activities)
-    _end_collectives(end, activities)
-    return replace(activities, end_ns=end)
-
-
 def _end_copies(end: np.ndarray, activities: Activities) -> None:
     """A copy that blocked its call to its last piece ends with it."""
     copies = np.flatnonzero((activities.kernel_class == MEMCPY) & (activities.launch >= 0))
@@ -305,51 +252,31 @@ def _end_copies(end: np.ndarray, activities: Activities) -> None:
 
 
 def _end_collectives(end: np.ndarray, activities: Activities) -> None:
-    """A collective of a CPU that was waited for ends with the gap in which it was."""
+    """A collective of a CPU that was waited for ends with the gap in which it was.
+
+    Of several that are recorded as ending little later than a gap for most of which they ran it is the one
+    that ends nearest to the gap's end, and none if one that ended in the gap is nearer. A collective is
+    waited for once.
+    """
     host = on_host(activities)
     talks = host.rows[host.talks]
-    if not len(talks):
-        return
-    waits = np.flatnonzero(host.works & (host.before >= 0) & (host.start_ns - host.since_ns > host.usual_ns))
-    gaps = host.since_ns[waits], host.start_ns[waits]
-    for call, gap in _waited(gaps, (activities.start_ns[talks], end[talks])).items():
-        end[talks[call]] = gaps[1][gap]
-
-
-def _waited(gaps: Intervals, calls: Intervals) -> dict[int, int]:
-    """Collectives that are recorded as ending after the gap in which they were waited for, and that gap.
-
-    Of several in a gap it is the one that ends nearest to the gap's end, and none if one that ended in the
-    gap is nearer. A collective is waited for once.
-    """
-    order = np.argsort(calls[1], kind="stable")
-    ends = calls[1][order]
-    found: dict[int, int] = {}
-    explained: set[int] = set()
-    for gap, call in _candidates(gaps, calls):
-        since, begin = int(gaps[0][gap]), int(gaps[1][gap])
-        late = int(calls[1][call]) - begin
-        nearer = slice(*np.searchsorted(ends, [max(begin - late, since + 1), begin + 1]).tolist())
-        in_gap = any(one not in found for one in order[nearer].tolist())
-        if call not in found and gap not in explained and not in_gap:
+    long = np.flatnonzero(host.works & (host.before >= 0) & (host.start_ns - host.since_ns > host.usual_ns))
+    since, begin = host.since_ns[long], host.start_ns[long]
+    start, ended = activities.start_ns[talks], end[talks]
+    first, behind = np.searchsorted(begin, start, side="right"), np.searchsorted(begin, ended, side="left")
+    candidates = sorted(
+        (gap, late, call)
+        for call, gaps in enumerate(map(range, first.tolist(), behind.tolist()))
+        for gap in gaps
+        if (late := ended[call] - begin[gap]) <= _LATE * (begin[gap] - since[gap])
+        and begin[gap] - max(start[call], since[gap]) >= _COVERED * (begin[gap] - since[gap])
+    )
+    found: dict[int, int] = {}  # call -> gap
+    for gap, late, call in candidates:
+        nearer = np.flatnonzero((ended >= max(begin[gap] - late, since[gap] + 1)) & (ended <= begin[gap]))
+        if call not in found and gap not in found.values() and found.keys() >= set(nearer.tolist()):
             found[call] = gap
-            explained.add(gap)
-    return found
-
-
-def _candidates(gaps: Intervals, calls: Intervals) -> list[tuple[int, int]]:
-    """Gaps, and collectives that ran in most of them and ended little later: in order, the nearest first."""
-    since, begin = gaps
-    start, end = calls
-    first = np.searchsorted(begin, start, side="right")
-    counts = np.maximum(np.searchsorted(begin, end, side="left") - first, 0)
-    call = np.repeat(np.arange(len(start)), counts)
-    gap = np.arange(len(call)) - np.repeat(np.cumsum(counts) - counts - first, counts)
-    lasts, late = (begin - since)[gap], end[call] - begin[gap]
-    ran = begin[gap] - np.maximum(start[call], since[gap])
-    fits = np.flatnonzero((late <= _LATE * lasts) & (ran >= _COVERED * lasts))
-    fits = fits[np.lexsort((late[fits], gap[fits]))]
-    return list(zip(gap[fits].tolist(), call[fits].tolist(), strict=True))
+            end[talks[call]] = begin[gap]
 
 
 # --- edges -------------------------------------------------------------------------------------------
@@ -364,63 +291,45 @@ _LONG_CALL = 10  # times the median
 _TRIES = 32  # kernels among which that is looked for which a call waited for
 
 
-# Columns of edges, one a row: a step of many ranks has millions.
-_TYPES = {"tail": "int32", "head": "int32", "ns": "int64", "part": "int8", "activity": "int32",
-          "rank": "int32", "across": "bool"}  # fmt: skip
-
-
 def make_edges(
-    tail: np.ndarray | int,
-    head: np.ndarray,
-    ns: np.ndarray | int,
-    part: np.ndarray | int,
-    activity: np.ndarray,
-    rank: int = 0,
-    across: bool = False,
+    tail: np.ndarray | int, head: np.ndarray, ns: np.ndarray | int, part: np.ndarray | int
 ) -> pd.DataFrame:
-    """Edges.
+    """Edges, one a row, in few bytes: a step of many ranks has millions.
 
     Args:
-        tail, head: moments; a tail of -1: nothing is known to come before.
+        tail, head: nodes; a tail of -1: nothing is known to come before.
         ns: length; of an edge without a tail 0, since it takes as long as there is.
         part: a class, or one of the numbers after them.
-        activity, rank: to which the time is charged; the rank by its place among those that are joined.
-        across: whether it is from a collective's last arrival: another rank may have been waited for.
     """
-    columns = np.broadcast_arrays(tail, head, ns, part, activity, rank, across)
-    typed = zip(_TYPES.items(), columns, strict=True)
-    return pd.DataFrame({name: column.astype(kind) for (name, kind), column in typed})
+    edges = pd.DataFrame({"tail": tail, "head": head, "ns": ns, "part": part})
+    return edges.astype({"tail": "int32", "head": "int32", "ns": "int64", "part": "int8"})
 
 
-def edges_of(activities: Activities, loading: Intervals) -> pd.DataFrame:
-    """All edges of a rank, but those from collectives that it made with others.
+def edges_of(activities: Activities, loading: Intervals, met_ns: np.ndarray) -> pd.DataFrame:
+    """All edges of a rank, and of which ``activity`` they are; but those to and from collectives of several.
 
     Args:
         loading: when batches were loaded, disjoint and in order.
+        met_ns: when the last rank entered each activity that is a collective of several; of others long ago.
     """
-    edges = [*_starts_of_kernels(activities), *_starts_on_host(activities, loading), *_ends(activities)]
-    preceded = np.zeros(2 * len(activities), bool)
-    preceded[np.concatenate([one["head"] for one in edges])] = True
-    first = np.flatnonzero(~preceded)
-    begins = first // 2
-    part = np.where(
-        activities.kind[begins] == KERNEL,
-        GAPS,
-        np.where(_loads(activities.start_ns[begins], loading), LOADING, HOST),
-    )
-    return pd.concat([*edges, make_edges(-1, first, 0, part, begins)], ignore_index=True)
-
-
-def _loads(at_ns: np.ndarray, loading: Intervals) -> np.ndarray:
-    """Whether most of the time since the batch began was loading it."""
-    begin = np.append(loading[0], np.iinfo(np.int64).max)[
-        np.searchsorted(loading[0], at_ns, side="right") - 1
+    edges = [
+        *_starts_of_kernels(activities),
+        *_starts_on_host(activities, loading),
+        *_ends(activities, met_ns),
     ]
-    begin = np.minimum(begin, at_ns)
-    return 2 * covered((begin, at_ns), loading) > at_ns - begin
+    first = np.setdiff1d(np.arange(2 * len(activities)), np.concatenate([one["head"] for one in edges]))
+    begins = activities.start_ns[first // 2]
+    # Whether most of the time since the batch began was loading it.
+    since = np.append(loading[0], np.iinfo(np.int64).max)
+    since = np.minimum(since[np.searchsorted(loading[0], begins, side="right") - 1], begins)
+    part = np.where(activities.kind[first // 2] == KERNEL, GAPS, _host_or_loading(since, begins, loading))
+    every = pd.concat([*edges, make_edges(-1, first, 0, part)], ignore_index=True)
+    return every.assign(activity=every["head"] // 2)
 
 
-# --- starts -------------------------------------------------------------------------------------------
+def _host_or_loading(since: np.ndarray, until: np.ndarray, loading: Intervals) -> np.ndarray:
+    """LOADING where most of the time was that, else HOST."""
+    return np.where(2 * covered((since, until), loading) > until - since, LOADING, HOST)
 
 
 def _starts_of_kernels(activities: Activities) -> list[pd.DataFrame]:
@@ -437,51 +346,42 @@ def _starts_of_kernels(activities: Activities) -> list[pd.DataFrame]:
     idle = (start - called)[(streamed <= called) & (called >= 0)]
     usual = int(np.percentile(idle, 25, method="lower")) if len(idle) else LATENCY_NS
     latency = np.minimum(start - called, min(usual, LATENCY_NS))
-    free = np.maximum(called + latency, streamed)
     lasting = rows[end > start]
     other = np.append(lasting, -1)[last_ended(activities.end_ns[lasting], start)]
-    waited = (at(activities.end_ns, other) > free) & (activities.chain[other] != activities.chain[rows])
-    by_stream = ~waited & (streamed >= called + latency)
-    by_call = ~waited & ~by_stream
-    by_call_ns = np.where(by_call, start - called, latency)
-    by_stream_ns = np.where(by_stream, start - streamed, 0)
+    other_ended = at(activities.end_ns, other)
+    waited = other_ended > np.maximum(called + latency, streamed)
+    waited &= activities.chain[other] != activities.chain[rows]
+    by_stream = streamed >= called + latency
+    by_call_ns = np.where(~waited & ~by_stream, start - called, latency)
+    by_stream_ns = np.where(~waited & by_stream, start - streamed, 0)
     launched, follows = launch >= 0, stream >= 0
     return [
-        make_edges(2 * launch[launched], 2 * rows[launched], by_call_ns[launched], LAUNCHES, rows[launched]),
-        make_edges(2 * stream[follows] + 1, 2 * rows[follows], by_stream_ns[follows], GAPS, rows[follows]),
-        make_edges(
-            2 * other[waited] + 1, 2 * rows[waited], (start - at(activities.end_ns, other))[waited], GAPS,
-            rows[waited],
-        ),
-    ]  # fmt: skip
+        make_edges(2 * launch[launched], 2 * rows[launched], by_call_ns[launched], LAUNCHES),
+        make_edges(2 * stream[follows] + 1, 2 * rows[follows], by_stream_ns[follows], GAPS),
+        make_edges(2 * other[waited] + 1, 2 * rows[waited], (start - other_ended)[waited], GAPS),
+    ]
 
 
 def _starts_on_host(activities: Activities, loading: Intervals) -> list[pd.DataFrame]:
     """A call follows the one before it, an operator of a CPU the one before it or a collective."""
     host = on_host(activities)
     rows, start, before, since = host.rows, host.start_ns, host.before, host.since_ns
-    works, talks, usual = host.works, host.talks, host.usual_ns
     # An operator waits for a collective, and a collective for the operator that made what it sends.
     other = np.full(len(rows), -1)
-    for mine, theirs, patience in ((works, talks, usual), (talks, works, 0)):
+    for mine, theirs, patience in ((host.works, host.talks, host.usual_ns), (host.talks, host.works, 0)):
         candidates = rows[theirs & (activities.end_ns[rows] > start)]
         last = np.append(candidates, -1)[last_ended(activities.end_ns[candidates], start[mine])]
         later = at(activities.end_ns, last) > since[mine] + patience
         other[mine] = np.where(later, last, -1)
-    waited = other >= 0
-    known = before >= 0
-    loads = np.zeros(len(rows), bool)
+    waited, known = other >= 0, before >= 0
+    ns = np.where(waited, np.minimum(start - since, host.usual_ns), start - since)
     begun = _begun(activities, since[known], start[known], loading)
-    loads[known] = 2 * covered((begun, start[known]), loading) > start[known] - begun
-    part = np.where(loads, LOADING, HOST)
-    ns = np.where(waited, np.minimum(start - since, usual), start - since)
+    part = _host_or_loading(begun, start[known], loading)
+    late_ns = (start - at(activities.end_ns, other))[waited]
     return [
-        make_edges(2 * before[known] + 1, 2 * rows[known], ns[known], part[known], rows[known]),
-        make_edges(
-            2 * other[waited] + 1, 2 * rows[waited], (start - at(activities.end_ns, other))[waited], HOST,
-            rows[waited],
-        ),
-    ]  # fmt: skip
+        make_edges(2 * before[known] + 1, 2 * rows[known], ns[known], part),
+        make_edges(2 * other[waited] + 1, 2 * rows[waited], late_ns, HOST),
+    ]
 
 
 def _begun(activities: Activities, since: np.ndarray, start: np.ndarray, loading: Intervals) -> np.ndarray:
@@ -496,13 +396,13 @@ def _begun(activities: Activities, since: np.ndarray, start: np.ndarray, loading
     return np.where((first < start) & busy, first, since)
 
 
-# --- ends ---------------------------------------------------------------------------------------------
+def _ends(activities: Activities, met_ns: np.ndarray) -> list[pd.DataFrame]:
+    """An activity ends when it has lasted; a call that waits for a device when that has done its work.
 
-
-def _ends(activities: Activities) -> list[pd.DataFrame]:
-    """An activity ends when it has lasted; a call that waits for a device when that has done its work."""
+    A collective lasts from when the last rank entered it.
+    """
     every = np.arange(len(activities))
-    lasts = activities.end_ns - activities.start_ns
+    lasts = activities.end_ns - np.maximum(activities.start_ns, met_ns)
     part = np.select(
         [activities.kind == CALL, activities.kind == WAIT], [LAUNCHES, SYNCHRONIZATION],
         activities.kernel_class,
@@ -515,8 +415,8 @@ def _ends(activities: Activities) -> list[pd.DataFrame]:
     returns = np.minimum(activities.end_ns[waiting] - activities.end_ns[kernel], lasts[waiting])
     lasts[waiting] = returns
     return [
-        make_edges(2 * every, 2 * every + 1, lasts, part, every),
-        make_edges(2 * kernel + 1, 2 * waiting + 1, returns, returning, waiting),
+        make_edges(2 * every, 2 * every + 1, lasts, part),
+        make_edges(2 * kernel + 1, 2 * waiting + 1, returns, returning),
     ]
 
 
@@ -534,27 +434,24 @@ def _waits(activities: Activities) -> tuple[np.ndarray, np.ndarray]:
     place = np.searchsorted(end, activities.end_ns[waits], side="right") - 1
     for _ in range(_TRIES):
         later = (place >= 0) & (at(activities.start_ns, launch[place]) >= activities.start_ns[waits])
-        if not later.any():
-            break
         place[later] -= 1
     found = place >= 0
     copies = np.flatnonzero((activities.kernel_class == MEMCPY) & (activities.launch >= 0))
     call = activities.launch[copies]
     done = activities.end_ns[copies] <= activities.end_ns[call]
-    return (np.concatenate([waits[found], call[done]]), np.concatenate([kernels[place[found]], copies[done]]))
+    return np.concatenate([waits[found], call[done]]), np.concatenate([kernels[place[found]], copies[done]])
 
 
 def _blocked(activities: Activities) -> np.ndarray:
     """Which activities are launches that waited for room in the queue of their stream."""
     rows = np.flatnonzero((activities.kind == KERNEL) & (activities.launch >= 0))
-    call = activities.launch[rows]
+    call, chain = activities.launch[rows], activities.chain[rows]
     ahead = np.zeros(len(rows), np.int64)
-    for chain in np.unique(activities.chain[rows]).tolist():
+    for one in np.unique(chain).tolist():
         # Activities are in order of their start, and a stream runs them in the order of their launches.
-        begins = activities.start_ns[(activities.chain == chain) & (activities.kind == KERNEL)]
-        mine = activities.chain[rows] == chain
-        own, called = activities.start_ns[rows[mine]], activities.start_ns[call[mine]]
-        ahead[mine] = np.searchsorted(begins, own) - np.searchsorted(begins, called, side="right")
+        begins = activities.start_ns[(activities.chain == one) & (activities.kind == KERNEL)]
+        own, called = activities.start_ns[rows[chain == one]], activities.start_ns[call[chain == one]]
+        ahead[chain == one] = np.searchsorted(begins, own) - np.searchsorted(begins, called, side="right")
     lasts = activities.end_ns - activities.start_ns
     median = np.median(lasts[activities.kind == CALL]) if len(rows) else 0
     found = np.zeros(len(activities), bool)

@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.frames.load import load
-from analysis.frames.matching import Clock, Shared
+from analysis.frames.matching import Clock
 from analysis.measures import critical_path
-from analysis.measures.critical_path import PARTS, WHAT_IF, RunPaths, paths_of
-from analysis.measures.longest_path import Group
-from analysis.measures.waits import TEXTS, Recorded, read_rank, steps_of
+from analysis.measures.critical_path import PARTS, WHAT_IF, Group, RunPaths, paths_of
+from analysis.measures.waits import TEXTS, Recorded
 from benchmarks.planted_sweep import Job, Times, layer_kernels, write_sweep
 from profiling import tables
 from profiling.convert import main as convert
@@ -26,7 +25,7 @@ from tests.profiling.traces import Trace
 # --- programs -----------------------------------------------------------------------------------------
 
 LATENCY = 5
-GEMM, POINTWISE, COMMUNICATION = (CLASSES.index(name) for name in ("gemm", "pointwise", "communication"))
+COMMUNICATION = CLASSES.index("communication")
 small, call = st.integers(0, 40), st.integers(1, 12)
 # (what, the host's code before it, its call, its kernel): kernels may take long or be short.
 launch = st.tuples(st.sampled_from(["gemm", "pointwise"]), small, call, st.integers(1, 80))
@@ -98,7 +97,7 @@ def recorded(number: int, rows: Sequence[Row], shift: int) -> Recorded:
     called, returned, start, end = (np.array([row[1:] for row in ran], np.int64).reshape(-1, 4) + shift).T
     kind = [CLASSES.index("communication" if row[0] == "collectives" else row[0]) for row in ran]
     return recording(
-        number, np.array(kind), start, end, (shift, end_of(rows) + shift), waits,
+        number, np.array(kind), start, end, (shift, end_of(rows) + shift), waits, 2,
         device=0, stream=7, launch_ns=called, launch_end_ns=returned, launch_thread=1,
     )  # fmt: skip
 
@@ -110,37 +109,38 @@ def recording(
     end: np.ndarray,
     step: tuple[int, int],
     waits: np.ndarray,
+    members: int,
     **columns: np.ndarray | int,
 ) -> Recorded:
-    """What a profiler recorded of a rank's step; ``waits``: when calls began and returned that waited."""
-    kernels = {"batch_index": 0, "start_ns": start, "duration_ns": end - start, "class": kind, **columns}
+    """What a profiler recorded of a rank's step.
+
+    Args:
+        waits: when calls began and returned that waited.
+        members: how many ranks made each collective.
+    """
+    talks = kind == COMMUNICATION
+    kernels = {
+        "batch_index": 0, "start_ns": start, "duration_ns": end - start, "class": kind, **columns,
+        "collective": "allreduce", "call": np.where(talks, talks.cumsum(), 0), "members": members,
+    }  # fmt: skip
     return Recorded(
         number,
-        pd.DataFrame({"batch_index": [0], "start_ns": step[0], "load_ns": 0, "end_ns": step[1]}),
+        pd.DataFrame({"batch_index": [0], "start_ns": step[0], "load_end_ns": step[0], "end_ns": step[1]}),
         pd.DataFrame(kernels | dict.fromkeys(TEXTS)),
         pd.DataFrame(waits, columns=["start_ns", "end_ns"]).assign(thread=1, name="cudaStreamSynchronize"),
-        np.flatnonzero(kind == COMMUNICATION),
-        0,
-        calls_timed=bool((np.asarray(columns["launch_end_ns"]) >= 0).any()),
     )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(stretches)
 def test_what_would_be_saved_is_what_the_program_takes_without_it(stretched):
     of_ranks = programs(stretched)
     found = run(of_ranks)
-    clocks = [Clock(), Clock(7000.0)]
-    calls = np.arange(len(stretched))
-    group = Group(
-        [recorded(number, rows, 7000 * number) for number, rows in enumerate(found)],
-        clocks,
-        [Shared("allreduce", (0, 1), np.stack([calls, calls]))],
-    )
-    (path,) = group.paths(WHAT_IF)
-    begin, ns = (path.pieces[name].to_numpy() for name in ("begin_ns", "ns"))
-    assert path.end_ns - path.start_ns == max(map(end_of, found)) == ns.sum()
-    assert (begin[1:] == (begin + ns)[:-1]).all()
+    ranks = [recorded(number, rows, 7000 * number) for number, rows in enumerate(found)]
+    (path,) = Group(ranks, [Clock(), Clock(7000.0)]).paths()
+    begin, ns = path.pieces["start_ns"] - 7000 * path.pieces["rank"], path.pieces["duration_ns"]
+    assert path.step["step_ns"] == max(map(end_of, found)) == ns.sum()
+    assert (begin[1:].to_numpy() == (begin + ns)[:-1].to_numpy()).all()
     for name in (
         "gemm",
         "pointwise",
@@ -150,18 +150,18 @@ def test_what_would_be_saved_is_what_the_program_takes_without_it(stretched):
         "collectives",
         "waiting for other ranks",
     ):
-        assert path.free_ns[name] == max(map(end_of, run(of_ranks, [name]))), name
+        assert path.step[name] == max(map(end_of, run(of_ranks, [name]))), name
 
 
 def test_a_kernel_that_starts_when_another_streams_ends_waited_for_it():
     rows = [("gemm", 10, 12, 15, 100), ("gemm", 12, 14, 100, 150), ("pointwise", 14, 16, 151, 160)]
     of = recorded(0, rows, 0)
     of.kernels.loc[2, "stream"] = 20
-    (path,) = Group([of]).paths(WHAT_IF)
-    kernels = path.pieces[path.pieces["part"] < len(CLASSES)]
-    assert [CLASSES[part] for part in kernels["part"]] == ["gemm", "gemm", "pointwise"]
-    assert kernels["ns"].tolist() == [85, 50, 9]
-    assert path.free_ns["gemm"] == 14 + 5 + 9  # its launch, the latency, the kernel
+    (path,) = Group([of]).paths()
+    kernels = path.pieces[path.pieces["part"].isin(CLASSES)]
+    assert kernels["part"].tolist() == ["gemm", "gemm", "pointwise"]
+    assert kernels["duration_ns"].tolist() == [85, 50, 9]
+    assert path.step["gemm"] == 14 + 5 + 9  # its launch, the latency, the kernel
 
 
 # --- recordings ---------------------------------------------------------------------------------------
@@ -316,11 +316,6 @@ def test_of_a_long_recording_the_steps_in_the_middle_are_read(tmp_path, monkeypa
     assert found.steps.to_numpy().tolist() == middle.to_numpy().tolist()
     pieces = whole.pieces[whole.pieces["step"].isin((3, 4, 5))]
     assert found.pieces["start_ns"].tolist() == pieces["start_ns"].tolist()
-    # Of the steps before, one is read: what the first of these waited for.
-    folder = source.tables("kernels")[0].parent
-    read = read_rank(source, folder, steps_of(source, folder), [3, 4, 5])
-    assert set(read.kernels["batch_index"].tolist()) == {2, 3, 4, 5}
-    assert read.first_call == 2 * len(read.calls) // 4
 
 
 # --- many ranks ---------------------------------------------------------------------------------------

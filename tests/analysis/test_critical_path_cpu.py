@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.measures.critical_path import WHAT_IF
-from analysis.measures.longest_path import Group
-from analysis.measures.waits import Recorded, activities_of, ended_in_time
+from analysis.measures.critical_path import Group
+from analysis.measures.waits import Recorded, activities_of
 from profiling.schemas import CLASSES
 from tests.analysis.test_critical_path import parts_of, recording
 from tests.profiling.traces import Trace
@@ -107,17 +106,18 @@ def recorded(program: Program) -> Recorded:
     kind, start, end, thread = np.array(sorted(program.ran, key=lambda one: one[1]), np.int64).T
     unknown = dict.fromkeys(("device", "launch_ns", "launch_end_ns", "launch_thread"), -1)
     waits = np.zeros((0, 2), np.int64)
-    return recording(0, kind, start, end, (0, program.at), waits, stream=thread, **unknown)
+    return recording(0, kind, start, end, (0, program.at), waits, 1, stream=thread, **unknown)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(stretches)
 def test_without_collectives_a_program_takes_what_it_takes_without_them_however_late_their_ends_are(of):
     program = run(of)
-    (path,) = Group([recorded(program)]).paths(WHAT_IF)
-    assert path.pieces["ns"].sum() == program.at
-    assert path.pieces.loc[path.pieces["part"] == COMMUNICATION, "ns"].sum() == program.waited
-    assert path.free_ns["collectives"] == run(of, free=True).at
+    (path,) = Group([recorded(program)]).paths()
+    assert path.pieces["duration_ns"].sum() == program.at
+    of_parts = path.pieces.groupby("part")["duration_ns"].sum()
+    assert of_parts.get("collectives", 0) == program.waited
+    assert path.step["collectives"] == run(of, free=True).at
 
 
 # Nothing but collectives runs from 3000 to 5000 ns and from 5010 to 5110: when they ran, and when they ended.
@@ -141,7 +141,7 @@ def test_what_was_waited_for_ended_with_the_gap(case):
     program.operator(10, 5000)
     program.operator(10, 5110)
     program.ran += [(COMMUNICATION, *ran, 2 + thread) for thread, ran in enumerate(calls)]
-    found = ended_in_time(activities_of(recorded(program)))
+    found = activities_of(recorded(program))
     talks = np.flatnonzero(found.kernel_class == COMMUNICATION)
     assert found.end_ns[talks[np.argsort(found.chain[talks])]].tolist() == ended
 
