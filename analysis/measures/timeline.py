@@ -9,25 +9,25 @@ import heapq
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from analysis.display.perfetto import MOST_KERNELS, TraceWriter
-from analysis.frames.anatomy import in_time, timed, trace_of
+from analysis.frames.anatomy import in_time, trace_of
 from analysis.frames.divide import STAGES, edges_of
 from analysis.frames.matching import Clock
 from analysis.frames.study import Source, Study
-from analysis.measures.critical_path import paths_of
+from analysis.measures.critical_path import kernels_of, paths_of
 from profiling import tables
 from profiling.errors import EXIT_DONE, UserError, did_you_mean
-from profiling.findings import Finding, lines
+from profiling.findings import lines
 from profiling.tool_clock import rounded
 from profiling.whole_file import whole_file
 
@@ -35,9 +35,9 @@ BATCH_COLUMNS = (
     "batch_index", "start_ns", "load_ns", "forward_ns", "backward_ns", "update_ns", "end_ns", "images",
     "loss", "attributed",
 )  # fmt: skip
-_TEXT = ("name", "short_name", "class", "direction", "operator", "layer")
 KERNEL_COLUMNS = (
-    "batch_index", "start_ns", "duration_ns", *_TEXT, "device", "stream", "flops", "bytes",
+    "batch_index", "start_ns", "duration_ns", "name", "short_name", "class", "direction", "operator", "layer",
+    "device", "stream", "flops", "bytes",
 )  # fmt: skip
 MARKER_COLUMNS = ("name", "kind", "start_ns", "end_ns", "thread")
 _KINDS = ("", "communication", "loader")  # of tracks: kernels of the model, and what has tracks of its own
@@ -165,58 +165,16 @@ _COMPRESSION = 1  # most of what gzip can save, at a third of the time
 Span = tuple[int, int]  # the first and the last step
 
 
-@dataclass
-class Written:
+class Written(NamedTuple):
     """What a timeline holds.
 
     Attributes:
         slices: how many, by what they are: steps, stages, ranges, marks, kernels, ...
         clock_residual_ns: what the alignment of clocks leaves, median; None: not aligned.
-        findings: on what is missing.
     """
 
-    run: str
-    slices: dict[str, int] = field(default_factory=dict)
-    clock_residual_ns: float | None = None
-    findings: list[Finding] = field(default_factory=list)
-
-    def note(self, code: str, rank: int | None = None, **data: object) -> None:
-        self.findings.append(Finding(code, self.run, rank, data=data))
-
-
-@dataclass(frozen=True)
-class _Rank:
-    """A rank that is drawn.
-
-    Attributes:
-        batches: :data:`BATCH_COLUMNS` of those that have times; one at least.
-        clock: of the rank.
-        calls: of each collective of its recorded steps the number that it has on all ranks; None: not known.
-    """
-
-    number: int
-    directory: Path
-    batches: pa.Table
-    clock: Clock = field(default_factory=Clock)
-    calls: np.ndarray | None = None
-
-    def with_flow(self, kernels: pd.DataFrame) -> pd.DataFrame:
-        """Kernels with the number of each collective of a recorded step, 0 of others, if these are known."""
-        if self.calls is None:
-            return kernels
-        recorded = self.batches.filter(pc.and_(self.batches["attributed"], timed(self.batches)))
-        inside = kernels["batch_index"].isin(recorded["batch_index"].to_numpy())
-        rows = np.flatnonzero(inside & (kernels["class"] == "communication"))
-        numbers = np.zeros(len(kernels), np.int64)
-        numbers[rows[np.argsort(kernels["start_ns"].to_numpy()[rows], kind="stable")]] = self.calls
-        return kernels.assign(flow=numbers)
-
-    def limits(self, span: Span | None) -> tuple[int, int]:
-        """When its steps of a span begin and end, on its own clock; (0, 0) if it has none of them."""
-        index, start, end = (self.batches[name].to_numpy() for name in ("batch_index", "start_ns", "end_ns"))
-        first, last = span or (0, int(index.max()))
-        inside = (index >= first) & (index <= last)
-        return (int(start[inside].min()), int(end[inside].max())) if inside.any() else (0, 0)
+    slices: dict[str, int]
+    clock_residual_ns: float | None
 
 
 def write(study: Study, source: Source, path: Path, span: Span | None = None) -> Written:
@@ -228,112 +186,129 @@ def write(study: Study, source: Source, path: Path, span: Span | None = None) ->
     Raises:
         UserError: no rank has such steps, or the file cannot be written.
     """
-    timeline = Written(source.id)
     try:
         # The name inside and the time are left out: the same run gives the same bytes.
         with whole_file(path) as raw, gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as file:
             trace = TraceWriter(file)
-            _write(study, source, timeline, trace, span)
+            written = _write(study, source, trace, span)
             trace.finish()
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; name a file with --output") from None
-    return timeline
+    return written
 
 
-def _write(study: Study, source: Source, timeline: Written, trace: TraceWriter, span: Span | None) -> None:
-    ranks = _aligned(study, source, _ranks(source, timeline), timeline)
-    limits = [rank.limits(span) for rank in ranks]
+def _write(study: Study, source: Source, trace: TraceWriter, span: Span | None) -> Written:
+    batches = _batches(study, source)
+    clocks, flows, residual = _aligned(study, source, list(batches))
+    limits = {rank: _limits(table, span) for rank, table in batches.items()}
     begins = [
-        rank.clock.to_reference(np.array([low]))[0]
-        for rank, (low, high) in zip(ranks, limits, strict=True)
-        if low < high
+        clocks[rank].to_reference(np.array([low]))[0] for rank, (low, high) in limits.items() if low < high
     ]
     if not begins:
-        index = np.concatenate([rank.batches["batch_index"].to_numpy() for rank in ranks])
+        index = np.concatenate([table["batch_index"].to_numpy() for table in batches.values()])
         raise UserError(f"--batches: {source.id} has steps {index.min()} to {index.max()}")
     trace.start(int(min(begins)))
-    paths = study.use(source, lambda run: paths_of(study, run)) if source.tables("kernels") else None
+    paths = study.use(source, partial(paths_of, study)) if source.tables("kernels") else None
     pieces = dict(list(paths.pieces.groupby("rank"))) if paths and len(paths.pieces) else {}
-    for rank, (low, high) in zip(ranks, limits, strict=True):
-        process = trace.process(rank.number, _name(source, rank.number))
-        for what, (names, slices) in _of_rank(rank, pieces.get(rank.number), timeline):
+    counts: dict[str, int] = {}
+    for rank, (low, high) in limits.items():
+        process = trace.process(rank, _name(source, rank))
+        tracks = _of_rank(study, source, rank, batches[rank], pieces.get(rank), flows.get(rank))
+        for what, (names, slices) in tracks:
             if span is not None:
                 slices = slices[(slices["start_ns"] >= low) & (slices["start_ns"] < high)]
             # On those of the named tracks that have any, at times of the common clock.
             used = set(slices["track"])
             numbers = [trace.track(process, name) if place in used else 0 for place, name in enumerate(names)]
             times = [name for name in ("start_ns", "end_ns") if name in slices]
-            aligned = {name: rank.clock.to_reference(slices[name].to_numpy()) for name in times}
+            aligned = {name: clocks[rank].to_reference(slices[name].to_numpy()) for name in times}
             trace.slices(slices.assign(track=np.array(numbers, np.int64)[slices["track"]], **aligned))
-            timeline.slices[what] = timeline.slices.get(what, 0) + len(slices)
+            counts[what] = counts.get(what, 0) + len(slices)
+    return Written(counts, residual)
 
 
-def _ranks(source: Source, timeline: Written) -> list[_Rank]:
-    """The ranks that have steps with times."""
-    ranks = []
+def _batches(study: Study, source: Source) -> dict[int, pa.Table]:
+    """:data:`BATCH_COLUMNS` of the ranks that have steps with times, and of these."""
+    found = {}
     for rank in (one.rank for one in source.job.ranks) if source.job else range(source.ranks):
-        directory = tables.rank_directory(source.path, rank)
-        batches = _read(rank, directory, "batches", BATCH_COLUMNS, timeline)
+        batches = _read(study, source, rank, "batches", BATCH_COLUMNS)
         if batches is not None:
-            known = pc.and_(pc.is_valid(batches["start_ns"]), pc.is_valid(batches["end_ns"]))
-            if len(batches := batches.filter(known)):
-                ranks.append(_Rank(rank, directory, batches))
-    if not ranks:
+            batches = batches.filter(
+                pc.and_(pc.is_valid(batches["start_ns"]), pc.is_valid(batches["end_ns"]))
+            )
+            found |= {rank: batches} if len(batches) else {}
+    if not found:
         raise UserError(f"{source.id}: no rank has steps with times; a timeline needs them")
-    return ranks
+    return found
 
 
-def _aligned(study: Study, source: Source, ranks: list[_Rank], timeline: Written) -> list[_Rank]:
-    """The ranks with their clocks and the numbers of their collectives, if all of them recorded these."""
+def _limits(batches: pa.Table, span: Span | None) -> tuple[int, int]:
+    """When a rank's steps of a span begin and end, on its own clock; (0, 0) if it has none of them."""
+    index, start, end = (batches[name].to_numpy() for name in ("batch_index", "start_ns", "end_ns"))
+    inside = np.full(len(index), True) if span is None else (index >= span[0]) & (index <= span[1])
+    return (int(start[inside].min()), int(end[inside].max())) if inside.any() else (0, 0)
+
+
+def _aligned(
+    study: Study, source: Source, ranks: Sequence[int]
+) -> tuple[dict[int, Clock], dict[int, pd.DataFrame], float | None]:
+    """The ranks' clocks, their collectives (``row`` of the kernels, ``call``), and what alignment leaves, ns.
+
+    None are known if not all of the ranks recorded them.
+    """
     if not source.tables("kernels"):
-        timeline.note("not_recorded", what="kernels")
-        return ranks
-    if len(ranks) == 1:
-        return ranks
-    run = study.use(source, lambda one: trace_of(study, one))
-    matched = run.matched if run else None
-    if run is None or matched is None or [one.rank for one in run.ranks] != [one.number for one in ranks]:
-        timeline.note("clocks_unmatched", n=len(ranks))
-        return ranks
-    timeline.clock_residual_ns = matched.residual_ns
-    if (clocks := len(np.unique(matched.reference))) > 1:
-        timeline.note("clocks_unmatched", n=clocks)
-    numbers = [matched.calls.loc[matched.calls["rank"] == rank.number, "call"] for rank in ranks]
-    return [
-        replace(rank, clock=clock, calls=calls.to_numpy())
-        for rank, clock, calls in zip(ranks, matched.clocks, numbers, strict=True)
-    ]
+        study.note("not_recorded", source, what="kernels")
+    elif len(ranks) > 1:
+        traced = study.use(source, partial(trace_of, study))
+        matched = traced.matched if traced else None
+        clocks = len(ranks) if matched is None else len(np.unique(matched.reference))
+        if clocks > 1:
+            study.note("clocks_unmatched", source, n=clocks)
+        if traced and matched and [one.rank for one in traced.ranks] == list(ranks):
+            calls = {int(rank): of_rank for rank, of_rank in matched.calls.groupby("rank")}
+            return dict(zip(ranks, matched.clocks, strict=True)), calls, matched.residual_ns
+    return dict.fromkeys(ranks, Clock()), {}, None
 
 
-def _of_rank(rank: _Rank, pieces: pd.DataFrame | None, timeline: Written) -> Iterator[tuple[str, Tracks]]:
+def _of_rank(
+    study: Study,
+    source: Source,
+    rank: int,
+    batches: pa.Table,
+    pieces: pd.DataFrame | None,
+    calls: pd.DataFrame | None,
+) -> Iterator[tuple[str, Tracks]]:
     """What is known of a rank, one table after the other, so that one is in memory at a time."""
-    directory = rank.directory
     if pieces is not None:
         yield "pieces of the critical path", of_path(pieces)
-    yield from zip(("steps", "stages"), of_batches(rank.batches), strict=True)
+    yield from zip(("steps", "stages"), of_batches(batches), strict=True)
+    directory = tables.rank_directory(source.path, rank)
     if tables.table_path(directory, "markers").is_file():
-        markers = _read(rank.number, directory, "markers", MARKER_COLUMNS, timeline)
+        markers = _read(study, source, rank, "markers", MARKER_COLUMNS)
         if markers is not None:
             yield from zip(("ranges", "marks"), of_markers(markers), strict=True)
     if tables.table_path(directory, "kernels").is_file():
-        kernels = _read(rank.number, directory, "kernels", KERNEL_COLUMNS, timeline)
+        kernels = _read(study, source, rank, "kernels", KERNEL_COLUMNS)
         if kernels is not None:
             placed, _ = in_time(kernels)
             if untimed := len(kernels) - len(placed):
-                timeline.note("rows_left_out", rank.number, n=untimed, what="kernels")
-            yield "kernels", of_kernels(rank.with_flow(placed.to_pandas()))
+                study.note("rows_left_out", source, rank=rank, n=untimed, what="kernels")
+            rows = placed.to_pandas()
+            if calls is not None:
+                rows["flow"] = np.zeros(len(rows), np.int64)
+                rows.loc[calls["row"], "flow"] = calls["call"].astype(np.int64).to_numpy()
+            yield "kernels", of_kernels(rows)
 
 
-def _read(
-    rank: int, directory: Path, name: str, columns: Sequence[str], timeline: Written
-) -> pa.Table | None:
+def _read(study: Study, source: Source, rank: int, name: str, columns: Sequence[str]) -> pa.Table | None:
+    directory = tables.rank_directory(source.path, rank)
     try:
         return tables.read(directory, name, list(columns))
     except UserError as error:
         if tables.table_path(directory, name).exists():
-            timeline.note("run_left_out", rank, what="unusable", reason=str(error))
+            study.note("run_left_out", source, rank=rank, what="unusable", reason=str(error))
         else:
-            timeline.note("not_recorded", rank, what=name)
+            study.note("not_recorded", source, rank=rank, what=name)
         return None
 
 
@@ -365,15 +340,8 @@ def choose(study: Study, run: str | None = None) -> Source:
         return sources[run]
     # Of a job of which some ranks were recorded there is only these to draw.
     return max(
-        sources.values(), key=lambda one: (_kernels(one) > 0, len(one.tables("batches")), _kernels(one))
+        sources.values(), key=lambda one: (kernels_of(one) > 0, len(one.tables("batches")), kernels_of(one))
     )
-
-
-def _kernels(source: Source) -> int:
-    try:
-        return sum(pq.read_metadata(path).num_rows for path in source.tables("kernels"))
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
-        return 0  # damaged: another run is the better one to draw
 
 
 def write_of(study: Study, path: Path, run: str | None, batches: str | None) -> int:
@@ -389,12 +357,12 @@ def write_of(study: Study, path: Path, run: str | None, batches: str | None) -> 
             raise UserError(f"--batches: invalid value {batches!r}; expected a step or a range (40 or 40-42)")
         span = int(match[1]), int(match[2] or match[1])
     source = choose(study, run)
-    if span is None and (count := _kernels(source)) > MOST_KERNELS:
+    if span is None and (count := kernels_of(source)) > MOST_KERNELS:
         raise UserError(f"{source.id} has {count:,} kernels, too many: select steps (--batches 40-42)")
-    timeline = write(study, source, path, span)
+    slices, residual = write(study, source, path, span)
     print(path)
-    counts = ", ".join(f"{count} {what}" for what, count in timeline.slices.items() if count)
-    residual = timeline.clock_residual_ns
+    counts = ", ".join(f"{count} {what}" for what, count in slices.items() if count)
     aligned = "" if residual is None else f"; clocks aligned to {rounded(residual)}"
-    print(f"{timeline.run}: {counts}{aligned}", *lines(timeline.findings), sep="\n", file=sys.stderr)
+    findings = [one for one in study.findings if one.run == source.id]
+    print(f"{source.id}: {counts}{aligned}", *lines(findings), sep="\n", file=sys.stderr)
     return EXIT_DONE

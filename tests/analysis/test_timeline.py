@@ -22,6 +22,7 @@ from analysis.measures import timeline
 from analysis.measures.critical_path import paths_of
 from analysis.measures.timeline import lanes
 from profiling import tables
+from profiling.findings import Finding
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.perfetto_page import opened
 from tests.analysis.synthetic import MS, START_NS, run_of, write_pyprof, write_sweep
@@ -163,13 +164,13 @@ def test_arrows_join_a_collective_of_all_ranks(perfetto):
 # --- without it -----------------------------------------------------------------------------------------
 
 
-def written(path: Path, file: Path) -> timeline.Written:
+def written(path: Path, file: Path) -> tuple[timeline.Written, list[Finding]]:
     study = load(path)
-    return timeline.write(study, timeline.choose(study), file)
+    return timeline.write(study, timeline.choose(study), file), study.findings
 
 
 def test_the_trace_is_what_the_published_schema_says(sweep, tmp_path):
-    made = written(sweep, tmp_path / "t.gz")
+    made, _ = written(sweep, tmp_path / "t.gz")
     packets = parsed(tmp_path / "t.gz").packet
     kinds = Counter(packet.track_event.type for packet in packets if packet.HasField("track_event"))
     assert kinds[1] == kinds[2] == sum(made.slices.values()) and not kinds[3]
@@ -212,11 +213,11 @@ def test_what_cannot_be_read_costs_no_more_than_itself(sweep, tmp_path):
     tables.write(tables.as_table("kernels", kernels), copy / "rank_0000", "kernels")
     (copy / "rank_0001" / "kernels.parquet").write_bytes(b"PAR1 not really")
     (copy / "rank_0003" / "batches.parquet").unlink()
-    made = written(copy, tmp_path / "t.gz")
+    made, findings = written(copy, tmp_path / "t.gz")
     assert made.slices["steps"] == 3 * 40 and made.slices["kernels"] == 2 * 120 - 2
-    found = {(one.code, one.rank) for one in made.findings}
+    found = {(one.code, one.rank) for one in findings}
     assert found >= {("not_recorded", 3), ("run_left_out", 1), ("clocks_unmatched", None)}
-    assert [one.data["n"] for one in made.findings if one.code == "rows_left_out"] == [2]
+    assert [one.data["n"] for one in findings if one.code == "rows_left_out"] == [2]
     assert made.clock_residual_ns is None
 
 
