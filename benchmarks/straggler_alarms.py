@@ -32,7 +32,7 @@ def named(took_pct: np.ndarray) -> list[int]:
     late = over_others(took_pct)
     exact = np.zeros(len(late))
     lateness = Lateness(BY_STAGES, np.arange(late.shape[1]), late, late, late, {}, 100.0, exact)
-    return [rank for rank, (verdict, _) in enumerate(judge(lateness)) if verdict == STRAGGLER]
+    return np.flatnonzero(judge(lateness)[0] == STRAGGLER).tolist()
 
 
 def measure(ranks: int, batches: int, runs: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ a slow node counts as late.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -95,8 +96,7 @@ def _alone(arrival: np.ndarray, late: np.ndarray) -> np.ndarray:
     return alone
 
 
-@dataclass(frozen=True)
-class _Arrivals:
+class _Arrivals(NamedTuple):
     """When ranks come to the exchange of gradients, since they left the one before; (ranks, steps), ns.
 
     Attributes:
@@ -121,11 +121,12 @@ def _arrivals(series: Series) -> _Arrivals | None:
     if not len(used) or len(series.rank_ns) < 2 or np.isnan(series.rank_stages["backward"]).any():
         return None
     before = _parts_before_exchange(series, used)
-    arrival = np.stack([sum(before.values()) - before["forward"], sum(before.values())], axis=1)
-    whole = arrival[:, 1] + series.rank_stages["backward"][:, used]
-    point = over_others(arrival).max(axis=0).argmax(axis=0)
-    chosen = np.take_along_axis(arrival, point[None, None, :], axis=1)[:, 0]
-    return _Arrivals(used, before, chosen, point == 1, whole - chosen)
+    loaded = sum(before[name] for name in PARTS[:-1])
+    arrivals = np.stack([loaded, loaded + before["forward"]])
+    after_forward = over_others(arrivals[1]).max(axis=0) > over_others(arrivals[0]).max(axis=0)
+    arrival = np.where(after_forward, arrivals[1], arrivals[0])
+    rest = arrivals[1] + series.rank_stages["backward"][:, used] - arrival
+    return _Arrivals(used, before, arrival, after_forward, rest)
 
 
 def of_stages(series: Series) -> Lateness | None:
@@ -198,41 +199,39 @@ def of_collectives(matched: Matched, series: Series) -> Lateness | None:
     """
     together = matching.together(matched.shared)
     step = matched.calls["step"].to_numpy()
-    groups = []
+    found = []
     for group in together:
         counts = in_steps(step[group.calls[0]], series.counted)
-        groups += [replace(group, calls=group.calls[:, counts])] if counts.any() else []
-    if not groups:
+        if counts.any():
+            found.append(_of_group(matched.calls, replace(group, calls=group.calls[:, counts])))
+    if not found:
         return None
-    judged = [_of_group(matched.calls, group) for group in groups]
-    steps = np.unique(np.concatenate([of_group for of_group, _ in judged]))
-    shape = (len(matched.clocks), len(steps))
-    late, behind, alone = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    widest = np.full(shape, -np.inf)
-    for (of_group, figures), group in zip(judged, groups, strict=True):
-        cells = np.ix_(np.array(group.members), np.searchsorted(steps, of_group))
-        latest = figures[0].max(axis=0)
-        counts = latest > widest[cells]
-        widest[cells] = np.maximum(widest[cells], latest)
-        for of_all, values in zip((late, behind, alone), figures, strict=True):
-            of_all[cells] = np.where(counts, values, of_all[cells])
+    every = pd.concat(found).sort_values("latest", ascending=False, kind="stable")
+    widest = every.drop_duplicates(["place", "step"]).pivot(index="place", columns="step")
+    widest = widest.reindex(range(len(matched.clocks))).fillna(0.0)
+    late, behind, alone = (widest[name].to_numpy() for name in ("late", "behind", "alone"))
+    steps = widest["late"].columns.to_numpy()
     parts = {name: over_others(values) for name, values in _parts_before_exchange(series, steps).items()}
     step_ns = float(np.median(series.step_ns[steps]))
     residual = _residual(matched, together)
     return Lateness(BY_COLLECTIVES, steps, late, behind, alone, parts, step_ns, residual)
 
 
-def _of_group(
-    calls: pd.DataFrame, group: Shared
-) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The steps of a group, and of its members what :class:`Lateness` calls late, behind and alone."""
+def _of_group(calls: pd.DataFrame, group: Shared) -> pd.DataFrame:
+    """A row a member and step of a group: by how much it was ``late``, ``behind`` and ``alone``, ns.
+
+    Of each step by the collective whose last rank came latest, by ``latest``.
+    """
     lasted = (calls["end_ns"] - calls["start_ns"]).to_numpy()[group.calls].astype(float)
     late = over_others(-lasted)
-    widest = pd.Series(late.max(axis=0)).groupby(calls["step"].to_numpy()[group.calls[0]]).idxmax()
-    steps, chosen = widest.index.to_numpy(), widest.to_numpy()
+    chosen = pd.Series(late.max(axis=0)).groupby(calls["step"].to_numpy()[group.calls[0]]).idxmax()
+    lasted, late = lasted[:, chosen], late[:, chosen]
     start = calls["entered_ns"].to_numpy()[group.calls[:, chosen]]
-    behind = over_others(start - start.min(axis=0))
-    return steps, (late[:, chosen], behind, _alone(-lasted[:, chosen], late[:, chosen]))
+    return pd.DataFrame({
+        "place": np.repeat(group.members, len(chosen)), "step": np.tile(chosen.index, len(group.members)),
+        "late": late.ravel(), "behind": over_others(start - start.min(axis=0)).ravel(),
+        "alone": _alone(-lasted, late).ravel(), "latest": np.tile(late.max(axis=0), len(group.members)),
+    })  # fmt: skip
 
 
 def _residual(matched: Matched, groups: Sequence[Shared]) -> np.ndarray:
@@ -261,60 +260,53 @@ _NEAR = 0.8  # of the largest correlation: a shorter period with this is the per
 _MOST_DRAWN = 4_000_000  # elements of one portion of draws: bounds memory
 
 
-def judge(lateness: Lateness, nodes: Sequence[str] = ()) -> list[tuple[str, float | None]]:
-    """Each rank's verdict, and its p-value where one was needed.
+def judge(lateness: Lateness, nodes: Sequence[str] = ()) -> tuple[np.ndarray, np.ndarray]:
+    """Each rank's verdict, and its p-value (NaN where none was needed).
 
     Args:
         nodes: the node of each rank.
     """
-    groups = [[rank for rank, node in enumerate(nodes) if node == name] for name in dict.fromkeys(nodes)]
-    by_node = len(groups) > 1 and min(len(group) for group in groups) > 1
+    of_nodes = list(pd.Series(nodes, dtype=object).groupby(np.array(nodes, object)).indices.values())
+    by_node = len(of_nodes) > 1 and min(map(len, of_nodes)) > 1
     level = SIGNIFICANCE / (2 if by_node else 1)
-    limit = LATE_SHARE * lateness.step_ns
-    verdicts = _verdicts(lateness.late_ns, limit, level)
-    ranks, steps = lateness.late_ns.shape
-    not_late = NO if _enough(ranks, steps, round(_shortest(steps)), level) else TOO_FEW
-    for rank, mean in enumerate(lateness.late_ns.mean(axis=1)):
-        if mean < limit:
-            verdicts[rank] = (_behind_but_not_late(lateness, rank, limit) or not_late, None)
-        elif lateness.residual_ns[rank] >= mean:
-            verdicts[rank] = (CLOCK, None)
+    limit, late_ns = LATE_SHARE * lateness.step_ns, lateness.late_ns
+    mean, behind, residual = late_ns.mean(axis=1), lateness.behind_ns.mean(axis=1), lateness.residual_ns
+    p_values, late = _p_values(late_ns, limit, level), mean >= limit
+    enough = _enough(*late_ns.shape, round(_shortest(late_ns.shape[1])), level)
+    verdicts = np.select(
+        [
+            late & (residual >= mean),
+            late & np.isnan(p_values),
+            late & (p_values <= level),
+            late,
+            # A rank that waited for the others is not late, however badly its clock agrees with theirs.
+            (behind < limit) & ((mean < 0) | (residual < limit)),
+            # The ends of collectives show both: what only the clock shows is the clock's.
+            (behind < limit) | ((lateness.measured_from == BY_COLLECTIVES) & (mean < behind / 2)),
+        ],
+        [CLOCK, TOO_FEW, STRAGGLER, CHANCE, NO if enough else TOO_FEW, CLOCK],
+        SHORT_WAIT,
+    )
+    p_values[verdicts == CLOCK] = np.nan
     if by_node:
-        of_nodes = np.stack([lateness.late_ns[group].min(axis=0) for group in groups])
-        for group, of_node in zip(groups, _verdicts(of_nodes, limit, level), strict=True):
-            if of_node[0] == STRAGGLER and not any(verdicts[rank][0] == CLOCK for rank in group):
-                verdicts = [of_node if rank in group else verdict for rank, verdict in enumerate(verdicts)]
-    return verdicts
+        each = _p_values(np.stack([late_ns[ranks].min(axis=0) for ranks in of_nodes]), limit, level)
+        for ranks, p_value in zip(of_nodes, each, strict=True):
+            if p_value <= level and not (verdicts[ranks] == CLOCK).any():
+                verdicts[ranks], p_values[ranks] = STRAGGLER, p_value
+    return verdicts, p_values
 
 
-def _verdicts(late_ns: np.ndarray, limit: float, level: float) -> list[tuple[str, float | None]]:
-    """The verdicts on ranks, or nodes, by their lateness (units, steps) alone."""
-    units, steps = late_ns.shape
+def _p_values(late_ns: np.ndarray, limit: float, level: float) -> np.ndarray:
+    """Those of ranks, or nodes, that are late on average (units, steps); NaN: not late, or too few steps."""
     late = late_ns.mean(axis=1) >= limit
-    if not late.any():
-        return [(NO, None)] * units
-    # One length for all that are tested: with its own, a unit that is late more often than another could be
-    # the one that may be chance. Units that are not late do not count: the longest of 64 noisy estimates
-    # leaves too few stretches to find anything.
-    length = int(stretches(late_ns)[late].max())
-    if not _enough(units, steps, length, level):
-        return [(TOO_FEW if is_late else NO, None) for is_late in late]
-    chances = chance(late_ns >= limit, length).tolist()
-    return [
-        (STRAGGLER if probability <= level else CHANCE, probability) if is_late else (NO, None)
-        for is_late, probability in zip(late, chances, strict=True)
-    ]
-
-
-def _behind_but_not_late(lateness: Lateness, rank: int, limit: float) -> str:
-    """The verdict on a rank for which the others waited for less; empty: it was not behind them either."""
-    behind, waited = lateness.behind_ns[rank].mean(), lateness.late_ns[rank].mean()
-    if behind < limit:
-        # A rank that waited for the others is not late, however badly its clock agrees with theirs.
-        return "" if waited < 0 or lateness.residual_ns[rank] < limit else CLOCK
-    # The ends of collectives show both: what only the clock shows is the clock's.
-    by_clock = lateness.measured_from == BY_COLLECTIVES and waited < behind / 2
-    return CLOCK if by_clock else SHORT_WAIT
+    if late.any():
+        # One length for all that are tested: with its own, a unit that is late more often than another could
+        # be the one that may be chance. Units that are not late do not count: the longest of 64 noisy
+        # estimates leaves too few stretches to find anything.
+        length = int(stretches(late_ns)[late].max())
+        if _enough(*late_ns.shape, length, level):
+            return np.where(late, chance(late_ns >= limit, length), np.nan)
+    return np.full(len(late), np.nan)
 
 
 def stretches(late_ns: np.ndarray) -> np.ndarray:

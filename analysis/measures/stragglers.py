@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.display.metrics import IN_RUN, NODE, OF_A_RUN, RANK, STEP, Metric, records
-from analysis.display.numbers import digits, span
+from analysis.display.metrics import IN_RUN, NODE, OF_A_RUN, RANK, STEP, Metric
 from analysis.display.terminal import Answer
 from analysis.frames.anatomy import trace_of
-from analysis.frames.behind import BEHIND, CAUSES
+from analysis.frames.behind import CAUSES
 from analysis.frames.measure import measure
 from analysis.frames.steps import series_of
 from analysis.frames.study import UNKNOWN_HOST, Source, Study
@@ -51,7 +50,7 @@ METRICS = (
         "verdict", "straggler, may be chance, too few steps, short wait, clock, no", text=True, priority=2
     ),
     Metric("cause", "of a straggler: loader, GPU (processor), node, or host", text=True, priority=2),
-    Metric("evidence", "measurements behind the cause", text=True, table=False),
+    Metric("cause_ms", "by how much it took longer for that in steps in which it was late", "longer\nms"),
 )
 STEP_METRICS = (
     RANK,
@@ -178,7 +177,7 @@ def _by_step(source: Source, lateness: Lateness) -> pd.DataFrame:
 
 
 def _by_rank(study: Study, source: Source, lateness: Lateness) -> pd.DataFrame:
-    verdicts = judge(lateness, source.hosts)
+    verdicts, p_values = judge(lateness, source.hosts)
     late_ms = lateness.late_ns / 1e6
     medians = [inside_run.of_median(of_rank) for of_rank in late_ms]
     frame = pd.DataFrame({
@@ -195,16 +194,20 @@ def _by_rank(study: Study, source: Source, lateness: Lateness) -> pd.DataFrame:
         "late_pct": 100 * lateness.late.mean(axis=1),
         "last_pct": 100 * lateness.last.mean(axis=1),
         "held_up_ms": lateness.alone_ns.mean(axis=1) / 1e6,
-        "p_value": np.array([probability for _, probability in verdicts], float),
-        "verdict": [verdict for verdict, _ in verdicts],
+        "p_value": p_values,
+        "verdict": verdicts,
         "cause": pd.Series(None, range(len(verdicts)), object),
-        "evidence": pd.Series(None, range(len(verdicts)), object),
+        "cause_ms": np.nan,
     })  # fmt: skip
-    named = np.flatnonzero(frame["verdict"] == STRAGGLER).tolist()
+    named = np.flatnonzero(verdicts == STRAGGLER).tolist()
     # To read the kernels of all ranks takes long: only where a rank is named.
-    caused = caused_by_ranks(study, source) if named else (None, "")
+    caused_ns = caused_by_ranks(study, source) if named else None
     for rank in named:
-        frame.loc[rank, ["cause", "evidence"]] = _cause(source, rank, named, lateness, caused)
+        device = "processor" if source.device_by_rank.get(rank, "") == "cpu" else "GPU"
+        cause, ms = cause_of_rank(rank, lateness, caused_ns, device)
+        mates = [other for other, name in enumerate(source.hosts) if name == source.hosts[rank]]
+        of_node = 1 < len(mates) < source.ranks and set(mates) <= set(named)
+        frame.loc[rank, ["cause", "cause_ms"]] = ["node" if of_node else cause, ms]
     return frame
 
 
@@ -216,78 +219,44 @@ def _nodes(source: Source) -> np.ndarray:
 
 # A part is the cause if it makes up this share of the lateness or more.
 MOST = 0.5
-_LEAST = 0.05  # of what a rank made others wait, that is worth evidence
 
 
-def caused_by_ranks(study: Study, source: Source) -> tuple[np.ndarray | None, str]:
-    """What each rank of a run made the others wait, by cause, and where that is from.
+def caused_by_ranks(study: Study, source: Source) -> np.ndarray | None:
+    """What each rank of a run made the others wait, by cause, ns a step, (ranks, causes).
 
-    Returns:
-        ns a step, (ranks, causes); None: neither the run nor another one of its point recorded it.
+    Of an unprofiled run that of a profiled one of its point; None: nobody recorded it.
     """
     if source.fields["profile"] != "none":
-        return trace_of(study, source).caused_ns, ""
+        return trace_of(study, source).caused_ns
     twins = [
         other
         for other in study.of_kind("run")
         if other.fields["profile"] != "none" and point_fields(other.fields) == point_fields(source.fields)
     ]
     of_twins = [trace.caused_ns for _, trace in study.each(twins, partial(trace_of, study))]
-    return next((caused for caused in of_twins if caused is not None), None), "profiled run: "
-
-
-def _cause(
-    source: Source, rank: int, named: Sequence[int], lateness: Lateness, caused: tuple[np.ndarray | None, str]
-) -> tuple[str, str]:
-    """The likely cause of a straggler's lateness, and the figures that support it."""
-    device = "processor" if source.device_by_rank.get(rank, "") == "cpu" else "GPU"
-    cause, evidence = cause_of_rank(rank, lateness, *caused, device)
-    node = source.hosts[rank]
-    mates = [other for other, name in enumerate(source.hosts) if name == node]
-    if not (1 < len(mates) < len(source.hosts) and set(mates) <= set(named)):
-        return cause, evidence
-    each = sorted(_mean_late_ns(lateness, mate) for mate in mates)
-    return "node", f"all {len(mates)} ranks of {node}: {span(_ms(each[0]), _ms(each[-1]))} ms; {evidence}"
+    return next((caused for caused in of_twins if caused is not None), None)
 
 
 def cause_of_rank(
-    rank: int, lateness: Lateness, caused_ns: np.ndarray | None, source: str, device: str
-) -> tuple[str, str]:
-    """The cause as far as one rank shows it.
+    rank: int, lateness: Lateness, caused_ns: np.ndarray | None, device: str
+) -> tuple[str, float]:
+    """The cause as far as one rank shows it, and by how much it took longer for that, ms.
 
     Args:
-        caused_ns: what each rank made the others wait, by cause; None: not known. ``source``: from where.
+        caused_ns: what each rank made the others wait, by cause; None: not known.
         device: what it is called where it is the cause.
     """
-    late = _mean_late_ns(lateness, rank)
-    when = lateness.late[rank]
+    late_ns, when = lateness.late_ns[rank], lateness.late[rank]
     parts = {name: float(longer[rank, when].mean()) for name, longer in lateness.parts_ns.items()}
-    if parts["load"] >= MOST * late:
-        return "loader", f"load +{_ms(parts['load'])} ms"
-    longest = max(parts, key=lambda name: parts[name])
-    stages = (
-        [f"{STAGES_SHOWN[longest][0]} +{_ms(parts[longest])} ms"] if parts[longest] >= MOST * late else []
-    )
+    if parts["load"] >= MOST * late_ns[when].mean():
+        return "loader", parts["load"] / 1e6
     names = {"data": "loader", "compute": device, "host": "host", "copies": "copies"}
     of_rank = np.zeros(len(CAUSES)) if caused_ns is None else caused_ns[rank]
     largest = CAUSES[int(of_rank.argmax())]
-    if largest not in names or of_rank.sum() < MOST * float(lateness.late_ns[rank].mean()):
-        cause = "host" if longest == "other" else f"{device} or host"
-        return cause, "; ".join(stages)
-    by_cause = [
-        f"{BEHIND[f'wait_{cause}']} +{_ms(ns)} ms"
-        for cause, ns in zip(CAUSES, of_rank, strict=True)
-        if ns >= _LEAST * of_rank.sum()
-    ]
-    return names[largest], "; ".join([*stages, source + ", ".join(by_cause)])
-
-
-def _mean_late_ns(lateness: Lateness, rank: int) -> float:
-    return float(lateness.late_ns[rank, lateness.late[rank]].mean())
-
-
-def _ms(nanoseconds: float) -> str:
-    return digits(nanoseconds / 1e6, 3)
+    if largest in names and of_rank.sum() >= MOST * late_ns.mean():
+        return names[largest], float(of_rank.max()) / 1e6
+    longest = max(parts, key=lambda name: parts[name])
+    return "host" if longest == "other" else f"{device} or host", parts[longest] / 1e6
 
 
 # --- the verdict, and what tables show ------------------------------------------------------------------
@@ -351,11 +320,9 @@ def verdict(frame: pd.DataFrame) -> list[Finding]:
     known = frame[~unclear]
     of_rank = (known["verdict"] == STRAGGLER).groupby(_same_rank(known, "profile"))
     named = named.assign(n=of_rank.transform("sum"), of=of_rank.transform("size"))
-    names = ("node", "mean_lateness_ms", "late_pct", "cause", "evidence", "n", "of")
-    return [
-        Finding("straggler", run=row["run"], rank=row["rank"], data={name: row[name] for name in names})
-        for row in records(named)
-    ]
+    named["what"] = named["cause"]  # those of one cause are one line
+    names = ["node", "mean_lateness_ms", "late_pct", "what", "cause_ms", "n", "of"]
+    return [Finding("straggler", row["run"], row["rank"], data=row[names]) for _, row in named.iterrows()]
 
 
 def notable_ranks(frame: pd.DataFrame) -> pd.DataFrame:

@@ -291,6 +291,6 @@ def algorithms_of(names: Iterable[str]) -> frozenset[str]:
 def late_ranks(lateness: Lateness | None, nodes: Sequence[str]) -> Late:
     if lateness is None:
         return NOBODY
-    ranks = [rank for rank, (verdict, _) in enumerate(judge(lateness, nodes)) if verdict == STRAGGLER]
+    ranks = np.flatnonzero(judge(lateness, nodes)[0] == STRAGGLER).tolist()
     late = lateness.late_ns[ranks]
     return Late(ranks, late.astype(float), np.clip(lateness.parts_ns["load"][ranks], 0, late))

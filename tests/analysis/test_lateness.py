@@ -35,6 +35,10 @@ def lateness(late_ns: np.ndarray, step_ns: float = 100.0) -> of.Lateness:
                        np.zeros(ranks))  # fmt: skip
 
 
+def verdicts(one: of.Lateness) -> list[str]:
+    return judge(one)[0].tolist()
+
+
 def test_a_rank_is_last_if_all_others_came_before_it():
     late = np.array([[3.0, 1.0, 2.0], [1.0, 1.0, 2.0], [0.0, 0.0, 2.0]])
     zeros = np.zeros(late.shape)
@@ -46,17 +50,17 @@ def test_a_rank_that_waited_for_the_others_is_no_matter_of_its_clock():
     late = np.zeros((4, 50))
     late[1] = -10.0
     early = replace(lateness(late), measured_from=of.BY_COLLECTIVES, residual_ns=np.full(4, 5.0))
-    assert [verdict for verdict, _ in judge(early)] == [CLOCK, NO, CLOCK, CLOCK]
+    assert verdicts(early) == [CLOCK, NO, CLOCK, CLOCK]
 
 
 @pytest.mark.parametrize(
     ("caused_ms", "forward_ms", "expected"),
     [
-        ([0, 0, 9, 0, 0], 9, ("host", "forward +9.00 ms; profiled run: its host +9.00 ms")),
-        ([0, 6, 3, 0, 0], 1, ("processor", "profiled run: its kernels +6.00 ms, its host +3.00 ms")),
-        ([0, 0, 3, 0, 0], 9, ("processor or host", "forward +9.00 ms")),  # in that run it was hardly late
-        ([0, 1, 0, 0, 8], 1, ("processor or host", "")),
-        (None, 9, ("processor or host", "forward +9.00 ms")),
+        ([0, 0, 9, 0, 0], 9, ("host", 9)),
+        ([0, 6, 3, 0, 0], 1, ("processor", 6)),
+        ([0, 0, 3, 0, 0], 9, ("processor or host", 9)),  # in that run it was hardly late
+        ([0, 1, 0, 0, 8], 1, ("processor or host", 1)),
+        (None, 9, ("processor or host", 9)),
     ],
 )
 def test_the_cause_is_what_made_a_rank_come_last(caused_ms, forward_ms, expected):
@@ -65,7 +69,7 @@ def test_the_cause_is_what_made_a_rank_come_last(caused_ms, forward_ms, expected
     one = lateness(late, 100.0 * MS)
     one.parts_ns["forward"][1] = forward_ms * MS
     caused = None if caused_ms is None else np.array([[0.0] * 5, caused_ms]) * MS
-    assert cause_of_rank(1, one, caused, "profiled run: ", "processor") == expected
+    assert cause_of_rank(1, one, caused, "processor") == expected
 
 
 @pytest.mark.parametrize(
@@ -83,7 +87,7 @@ def test_a_verdict_does_not_deny_what_the_row_shows(measured_from, waited, verdi
     late, behind = np.full((4, 50), -waited / 3), np.zeros((4, 50))
     late[1], behind[1] = waited, 2.2
     one = replace(lateness(late), measured_from=measured_from, behind_ns=behind)
-    assert judge(one)[1][0] == verdict
+    assert verdicts(one)[1] == verdict
 
 
 def correlated(generator, ranks, batches, rho):
@@ -101,7 +105,7 @@ def test_equal_ranks_are_named_in_at_most_a_run_of_twenty(ranks, rho):
     alarms = 0
     for _ in range(120):
         late = of.over_others(100 + 5 * correlated(generator, ranks, BATCHES, rho))
-        alarms += any(verdict == STRAGGLER for verdict, _ in judge(lateness(late)))
+        alarms += STRAGGLER in verdicts(lateness(late))
     assert alarms <= 11
 
 
@@ -113,14 +117,14 @@ def test_bursts_of_workers_make_no_straggler_of_equal_ranks(ranks, rho):
     for _ in range(60):
         late = np.stack([correlated(generator, ranks, 15, rho) for _ in range(4)], axis=2)
         late = (late * [0.5, 0.5, 0.5, 8.0]).reshape(ranks, 60)
-        alarms += any(verdict == STRAGGLER for verdict, _ in judge(lateness(of.over_others(late))))
+        alarms += STRAGGLER in verdicts(lateness(of.over_others(late)))
     assert alarms <= 7
 
 
 def test_a_rank_that_is_late_each_fourth_step_is_a_straggler():
     late = np.random.default_rng(6).standard_normal((8, 100))
     late[3, ::4] += 20
-    assert [verdict for verdict, _ in judge(lateness(of.over_others(late)))][3] == STRAGGLER
+    assert verdicts(lateness(of.over_others(late)))[3] == STRAGGLER
 
 
 def test_chance_of_two_ranks_is_the_binomials():
@@ -135,16 +139,16 @@ def test_ranks_that_are_late_as_often_are_judged_alike_however_long_their_latene
     late = np.array([[-8.0], [8.0], [10.0], [-9.0]]) + correlated(np.random.default_rng(104), 4, 25, 0.3)
     assert stretches(late).tolist() == [4, 4, 5, 7]
     # By the longest stretches of those that are late; rank 3, whose are longer still, is not.
-    assert judge(lateness(late))[1:3] == [(CHANCE, chance(late > 0, 5)[2])] * 2
+    found, p_values = judge(lateness(late))
+    assert found[1:3].tolist() == [CHANCE] * 2 and p_values[1:3].tolist() == [chance(late > 0, 5)[2]] * 2
 
 
 def test_few_batches_repeat_nothing():
     late = np.zeros((8, 3))
     late[2] = 30.0
-    assert {verdict for verdict, _ in judge(lateness(late))} == {TOO_FEW}
     # Nor is a rank known not to be late again and again, where no p can be computed.
-    assert {verdict for verdict, _ in judge(lateness(np.zeros((8, 3))))} == {TOO_FEW}
-    assert {verdict for verdict, _ in judge(lateness(np.zeros((8, 30))))} == {NO}
+    for of_ranks, verdict in ((late, TOO_FEW), (np.zeros((8, 3)), TOO_FEW), (np.zeros((8, 30)), NO)):
+        assert set(verdicts(lateness(of_ranks))) == {verdict}
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 7, 8])
@@ -190,6 +194,6 @@ def test_eight_real_ranks(shared_data):
         assert late.tolist() == [0, 2, 6, 7]
         # Half of eight ranks, in a handful of stretches: of equal ranks some would be late as often.
         few = [TOO_FEW] * 8
-        assert [verdict for verdict, _ in judge(found)] == (
+        assert verdicts(found) == (
             few if times == 1 else [CHANCE if rank in late else NO for rank in range(8)]
         )
