@@ -25,6 +25,7 @@ main = Command(
     ),
     flag("--batches", type=int, metavar="N", help="number of steps, if the profile does not count them"),
     load=lambda given: Study(given.path),
+    module="analysis.measures.tau",
 )
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.measures.tau_batches import difference
+from analysis.measures.tau import difference
 from analysis.statistics import inside_run
 from analysis.statistics.estimates import Estimate
 

@@ -25,7 +25,6 @@ from analysis.measures.kernels import OTHER_CALLS, effects
 from analysis.measures.kernels import figures as kernel_figures
 from analysis.measures.points import POINT_FIELDS
 from analysis.measures.traced import ALIKE, in_common, launches_of
-from analysis.measures.watched import align_watched
 from analysis.statistics import inside_run
 from analysis.statistics.two_samples import (
     SIGNIFICANCE,
@@ -102,7 +101,7 @@ def compare(study: Study, other: Study, across: str | None = None, threshold: fl
         raise UserError(f"--threshold: {threshold:g} is not a valid slowdown; give a percentage of 0 or more")
     own = [*study.own_factors, *other.own_factors]
     names = output.parse_fields(across, flag="--across", own=own)
-    answer = compared(*align_watched(study, other, names), names, threshold)
+    answer = compared(study, other, names, threshold)
     study.log.join(other.log, study.path.resolve() == other.path.resolve())
     return answer
 
@@ -310,8 +309,7 @@ def _note_unlike(a: Study, b: Study, every_a: Sequence, every_b: Sequence) -> No
 
 def _nearest_differ(a: Study, b: Study, across: Sequence[str]) -> list[str]:
     """The fewest fields without which a configuration of A is one of B; a size rather not among them."""
-    # What only a sweep's record tells of a program is no difference from one that was watched.
-    of_a, of_b = (runs_of(study, across) for study in align_watched(a, b, (*across, "program")))
+    of_a, of_b = (runs_of(study, across) for study in (a, b))
     runs = pd.concat([of_a.assign(side="A"), of_b.assign(side="B")], ignore_index=True)
     timed = runs[runs["kind"] == "step"]
     sides = [_configurations(timed if len(timed) else runs, side) for side in "AB"]
@@ -500,7 +498,7 @@ def unlike(a: Study, b: Study) -> list[Finding]:
         sides = {"devices": (one.devices, other.devices), "ranks": (one.world_size, other.world_size)}
         differ = [what for what, (of_a, of_b) in sides.items() if of_a and of_b and of_a != of_b]
         launches = launches_of(a, one), launches_of(b, other)
-        if one.devices == other.devices and any(launches) and in_common(*launches) < ALIKE:
+        if one.devices == other.devices and any(map(len, launches)) and in_common(*launches) < ALIKE:
             differ.append("kernels")
         if differ:
             found.append(Finding("jobs_differ", data={"jobs": [one.id, other.id], "differ": differ}))

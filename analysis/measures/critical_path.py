@@ -457,7 +457,8 @@ class Group:
     def _named(self, pieces: pd.DataFrame, step: int) -> pd.DataFrame:
         """The pieces of a path as :class:`RunPaths` has them."""
         named = []
-        for rank, mine in pieces.groupby("rank"):
+        of_ranks: Any = pieces.groupby("rank")
+        for rank, mine in of_ranks:
             recorded, activities = self.ranks[rank], self.activities[rank]
             row, waits = activities.row[mine["activity"]], activities.kind[mine["activity"]] == WAIT
             texts = recorded.kernels[list(TEXTS)].reindex(np.where(waits, -1, row)).astype(object)

@@ -272,7 +272,8 @@ def judge(lateness: Lateness, nodes: Sequence[str] = ()) -> tuple[np.ndarray, np
     limit, late_ns = LATE_SHARE * lateness.step_ns, lateness.late_ns
     mean, behind, residual = late_ns.mean(axis=1), lateness.behind_ns.mean(axis=1), lateness.residual_ns
     p_values, late = _p_values(late_ns, limit, level), mean >= limit
-    enough = _enough(*late_ns.shape, round(_shortest(late_ns.shape[1])), level)
+    ranks, steps = late_ns.shape
+    enough = _enough(ranks, steps, round(_shortest(steps)), level)
     verdicts = np.select(
         [
             late & (residual >= mean),
@@ -289,10 +290,10 @@ def judge(lateness: Lateness, nodes: Sequence[str] = ()) -> tuple[np.ndarray, np
     )
     p_values[verdicts == CLOCK] = np.nan
     if by_node:
-        each = _p_values(np.stack([late_ns[ranks].min(axis=0) for ranks in of_nodes]), limit, level)
-        for ranks, p_value in zip(of_nodes, each, strict=True):
-            if p_value <= level and not (verdicts[ranks] == CLOCK).any():
-                verdicts[ranks], p_values[ranks] = STRAGGLER, p_value
+        each = _p_values(np.stack([late_ns[of_node].min(axis=0) for of_node in of_nodes]), limit, level)
+        for of_node, p_value in zip(of_nodes, each, strict=True):
+            if p_value <= level and not (verdicts[of_node] == CLOCK).any():
+                verdicts[of_node], p_values[of_node] = STRAGGLER, p_value
     return verdicts, p_values
 
 
@@ -304,7 +305,7 @@ def _p_values(late_ns: np.ndarray, limit: float, level: float) -> np.ndarray:
         # be the one that may be chance. Units that are not late do not count: the longest of 64 noisy
         # estimates leaves too few stretches to find anything.
         length = int(stretches(late_ns)[late].max())
-        if _enough(*late_ns.shape, length, level):
+        if _enough(len(late), late_ns.shape[1], length, level):
             return np.where(late, chance(late_ns >= limit, length), np.nan)
     return np.full(len(late), np.nan)
 

@@ -23,7 +23,7 @@ from analysis.frames.anatomy import anatomy
 from analysis.frames.behind import BEHIND, CAUSES, WAITS
 from analysis.frames.divide import PARTS, SPLIT, STAGES, WITHIN
 from analysis.frames.study import Study
-from analysis.measures.batches import STAGES_SHOWN
+from analysis.measures.anatomy import STAGES_SHOWN
 from analysis.measures.points import as_columns
 from analysis.statistics import inside_run
 

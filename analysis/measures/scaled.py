@@ -34,7 +34,7 @@ from analysis.frames.measure import measure
 from analysis.frames.steps import STAGES
 from analysis.frames.study import Study
 from analysis.measures import loss, published, tau, traced, use
-from analysis.measures.batches import STAGES_SHOWN
+from analysis.measures.anatomy import STAGES_SHOWN
 from analysis.measures.certainty import (
     sizes_without_result,
     uncertain,

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.display.metrics import IN_RUN, NODE, OF_A_RUN, RANK, STEP, Metric
+from analysis.display.metrics import IN_RUN, NODE, OF_A_RUN, RANK, STEP, Metric, records
 from analysis.display.terminal import Answer
 from analysis.frames.anatomy import trace_of
 from analysis.frames.behind import CAUSES
 from analysis.frames.measure import measure
 from analysis.frames.steps import series_of
 from analysis.frames.study import UNKNOWN_HOST, Source, Study
-from analysis.measures.batches import STAGES_SHOWN
+from analysis.measures.anatomy import STAGES_SHOWN
 from analysis.measures.lateness import (
     BY_COLLECTIVES,
     CHANCE,
@@ -196,19 +196,18 @@ def _by_rank(study: Study, source: Source, lateness: Lateness) -> pd.DataFrame:
         "held_up_ms": lateness.alone_ns.mean(axis=1) / 1e6,
         "p_value": p_values,
         "verdict": verdicts,
-        "cause": pd.Series(None, range(len(verdicts)), object),
-        "cause_ms": np.nan,
     })  # fmt: skip
     named = np.flatnonzero(verdicts == STRAGGLER).tolist()
     # To read the kernels of all ranks takes long: only where a rank is named.
     caused_ns = caused_by_ranks(study, source) if named else None
+    causes: list[tuple[str | None, float]] = [(None, np.nan)] * len(late_ms)
     for rank in named:
         device = "processor" if source.device_by_rank.get(rank, "") == "cpu" else "GPU"
         cause, ms = cause_of_rank(rank, lateness, caused_ns, device)
         mates = [other for other, name in enumerate(source.hosts) if name == source.hosts[rank]]
         of_node = 1 < len(mates) < source.ranks and set(mates) <= set(named)
-        frame.loc[rank, ["cause", "cause_ms"]] = ["node" if of_node else cause, ms]
-    return frame
+        causes[rank] = "node" if of_node else cause, ms
+    return frame.join(pd.DataFrame(causes, columns=["cause", "cause_ms"]))
 
 
 def _nodes(source: Source) -> np.ndarray:
@@ -265,7 +264,6 @@ def cause_of_rank(
 _OF_A_RANK = ("rank", *fields_of("workload", "size"))
 _FEWEST_STEPS = 12  # of fewer no lateness can be shown to repeat
 _MOST_RANKS = 24  # of all runs, all of which a table shows
-_LATEST, _EARLIEST = 8, 3  # of more ranks
 _MOST_STEPS = 200  # rows by rank and step, all of which a table shows
 _MOST_LATE = 50  # of more rows
 
@@ -306,32 +304,26 @@ def verdict(frame: pd.DataFrame) -> list[Finding]:
     if named.empty:
         unclear_runs = unclear.groupby(frame["run"]).any()
         few = frame[frame["verdict"] == TOO_FEW]
-        data = {"n": int((~unclear_runs).sum()), "of": len(unclear_runs),
+        data = {"n": (~unclear_runs).sum(), "of": len(unclear_runs),
                 "mean_lateness_ms": frame["mean_lateness_ms"].max()}  # fmt: skip
         if few["run"].nunique() == len(unclear_runs):
-            steps = int(few["steady_steps"].max())
-            reason = TOO_FEW if steps < _FEWEST_STEPS else "lateness varies too much between steps"
-            data |= {"reason": reason, "steps": steps}
-            return [Finding("stragglers_unknown", data=data)]
-        if not (frame["told_by"] == BY_COLLECTIVES).any():  # stages do not show a slow backward pass
-            data |= {"reason": "slow backward passes show in profiled runs alone (--profile torch)"}
-            return [Finding("stragglers_unknown", data=data)]
-        return [Finding("no_stragglers", data=data)]
+            short = few["steady_steps"].max() < _FEWEST_STEPS
+            data["reason"] = TOO_FEW if short else "lateness varies too much between steps"
+        elif not (frame["told_by"] == BY_COLLECTIVES).any():  # stages do not show a slow backward pass
+            data["reason"] = "slow backward passes show in profiled runs alone (--profile torch)"
+        return [Finding("stragglers_unknown" if "reason" in data else "no_stragglers", data=data)]
     known = frame[~unclear]
     of_rank = (known["verdict"] == STRAGGLER).groupby(_same_rank(known, "profile"))
     named = named.assign(n=of_rank.transform("sum"), of=of_rank.transform("size"))
     named["what"] = named["cause"]  # those of one cause are one line
     names = ["node", "mean_lateness_ms", "late_pct", "what", "cause_ms", "n", "of"]
-    return [Finding("straggler", row["run"], row["rank"], data=row[names]) for _, row in named.iterrows()]
+    return [
+        Finding("straggler", row["run"], row["rank"], data={name: row[name] for name in names})
+        for row in records(named)
+    ]
 
 
 def notable_ranks(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of many ranks those that matter most: late ones, the latest of each run, the extremes of one run."""
-    if len(frame) <= _MOST_RANKS:
-        return frame
-    order = frame.sort_values("mean_lateness_ms", ascending=False, kind="stable")
-    late, latest = order[is_late(order)], order.drop_duplicates("run")
-    some = [frame[frame["verdict"] == STRAGGLER], late.head(_MOST_RANKS), latest.head(_MOST_RANKS)]
-    if len(latest) == 1:
-        some += [order.head(_LATEST), order.tail(_EARLIEST)]
-    return frame[frame.index.isin(pd.concat(some).index)]
+    """Of many ranks the stragglers, and as many of the latest as a table shows."""
+    latest = frame.nlargest(_MOST_RANKS, "mean_lateness_ms").index
+    return frame[(frame["verdict"] == STRAGGLER) | frame.index.isin(latest)]

@@ -1,26 +1,34 @@
-"""Scaling as the reference study measured it: from the duration of whole applications, startup included.
+"""What TAU recorded: scaling of whole applications, MPI's functions and messages, and the duration of a step.
 
-TAU tables contain the inclusive time of ``.tau application`` by rank; scaleprof's own runs are timed by their
-whole wall time. The formulas were published with SURFBoard (2020).
+The reference study measured scaling from the duration of whole applications, startup included. Its tables
+contain the inclusive time of ``.tau application`` by rank; scaleprof's own runs are timed by their whole wall
+time. The formulas were published with SURFBoard (2020).
 """
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from analysis.display.metrics import Metric, columns, fields, records, telling
+from analysis.display.metrics import IN_RUN, RANK, Metric, columns, fields, names_of, records, telling
 from analysis.display.numbers import in_order
 from analysis.display.terminal import Answer, Part
 from analysis.frames.kernel_sums import query
 from analysis.frames.load import no_result
+from analysis.frames.measure import measure
 from analysis.frames.study import Source, Study, Unusable
+from analysis.measures.functions import sums_of_tools
+from analysis.statistics import inside_run
 from jobs.run import Run
 from jobs.run_fields import ID_FIELDS, fields_of
 from profiling.errors import UserError
+from profiling.markers import STAGE_EVENT, stage_of_event
+from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, SCHEMAS, UPDATE
 
 BATCHES = 50  # optimizer steps of a timed run
 PROFILED_BATCHES = 25  # steps the reference divides the FLOPs of a PyProf table by
@@ -54,10 +62,9 @@ _OF_A_RUN = ("attribute_from", "seed")
 # --- tables of TAU ------------------------------------------------------------------------------------
 
 _APPLICATIONS = """
-select {{fields}}, max(inc_time) / 1e6 as seconds from {{table}}
-where function = '.tau application' and inc_time > 0 {where} group by all order by all
+select {fields}, max(inc_time) / 1e6 as seconds from {table}
+where function = '.tau application' and inc_time > 0 group by all order by all
 """
-_RANK_0 = "and gpu = 0 and thread = 0"
 _GATHERS = "select min(calls) as calls from {table} where function = 'mpi_gather'"
 
 
@@ -114,7 +121,9 @@ def applications(study: Study, rank_0_only: bool = False) -> pd.DataFrame:
     Returns:
         A row a run. Columns: ID_FIELDS, ``repetition, seconds``, and ``batches``: its steps (1 or 50).
     """
-    sql = _APPLICATIONS.format(where=_RANK_0 if rank_0_only else "")
+    sql = _APPLICATIONS.replace(
+        "group by", "and gpu = 0 and thread = 0 group by" if rank_0_only else "group by"
+    )
 
     def of_table(table: Source) -> pd.DataFrame:
         batches, runs = batches_of(study, table), _runs_of(study, table, sql)
@@ -122,11 +131,9 @@ def applications(study: Study, rank_0_only: bool = False) -> pd.DataFrame:
             raise Unusable(table, "holds no timer '.tau application'")
         return runs.assign(batches=batches)
 
+    none = pd.DataFrame(columns=[*ID_FIELDS, "repetition", "seconds", "batches"])
     frames = [runs for _, runs in study.each(study.tau_intervals, of_table)]
-    return pd.concat(frames, ignore_index=True) if frames else _NO_RUNS
-
-
-_NO_RUNS = pd.DataFrame(columns=[*ID_FIELDS, "repetition", "seconds", "batches"])
+    return pd.concat(frames or [none], ignore_index=True)
 
 
 def step_durations(study: Study) -> pd.DataFrame:
@@ -349,3 +356,140 @@ def answer(study: Study) -> Answer:
         [*fields(telling(records(rows), named)), *(one if repeated else one.alone for one in CALLS[1:])]
     )
     return Answer(rows, [*fields((*named, "world_size")), *CALLS], [Part("MPI (TAU)", rows, figures)])
+
+
+# --- the duration of a step, by a profile -----------------------------------------------------------------
+
+STEPS = (
+    RANK,
+    Metric("estimator", "event, timers, marks, stages or difference", text=True, key=True),
+    Metric("steps", "number of steps"),
+    Metric("step_ms", "step duration; interval of the difference: of the startup", interval=IN_RUN),
+    Metric("preferred", "whether it is the best available estimate"),
+)
+_APPLICATION = ".TAU application"
+_STAGES = (FORWARD, BACKWARD, UPDATE, "Load Data", "Optimizer Step", "Allreduce Gradients")
+# Of Student's t: start-up is skewed, so that the quantile of 95 % holds the truth in 90 % of cases
+# (python -m benchmarks.interval_coverage --only differences).
+_QUANTILE = 0.995
+_LEAST_STARTS = 3  # of two the scatter is not known: Student's t is then 12.7 times it
+
+Estimate = tuple[int, float, float, float]  # steps; ns, low, high (NaN: not known)
+
+
+@measure({"Columns:": STEPS})
+def tau_batches(study: Study, startup: Sequence[Path] = (), batches: int | None = None) -> Answer:
+    """A row a rank and estimator of its step's duration, the best first.
+
+    Args:
+        study: its path is the profile's.
+        startup: profiles of runs of one step.
+        batches: steps of the run, where nothing in the profile says it.
+
+    Raises:
+        UserError: no profile of TAU, or nothing in it says how long a step is.
+    """
+    profile, starts = _read(study), [_read(Study(path)) for path in startup]
+    rows = [
+        (rank, name, count, *(ns / 1e6 for ns in estimate), place == 0)
+        for rank in profile.timers.index.unique("rank")
+        for place, (name, (count, *estimate)) in enumerate(_estimates(profile, rank, starts, batches).items())
+    ]
+    if not rows:
+        raise UserError(f"{study.path} holds no steps: give --startup and --batches")
+    return Answer(pd.DataFrame(rows, columns=names_of(STEPS)), STEPS, title="Step duration (TAU)")
+
+
+class _Profile(NamedTuple):
+    """What TAU recorded of a run; times in ns.
+
+    Attributes:
+        timers: ``calls`` and ``inclusive_ns`` by rank and function, threads summed.
+        stages: ``count`` and ``ns`` (mean) by rank and stage, of its events.
+        marks: ``start_ns`` of each step's end on a rank's first thread, by rank.
+    """
+
+    timers: pd.DataFrame
+    stages: pd.DataFrame
+    marks: pd.Series
+
+
+def _read(study: Study) -> _Profile:
+    """The profile in a study's path: a file or folder of TAU's, or the tables of a run or rank.
+
+    Raises:
+        UserError: no profile of TAU, or damaged; or several.
+    """
+    none = {name: pd.DataFrame(columns=["run", *SCHEMAS[name].names]) for name in _OF_A_PROFILE}
+    found = none | sums_of_tools(study, _OF_A_PROFILE, "tau")
+    intervals, atomics, markers = (found[name] for name in _OF_A_PROFILE)
+    if len(runs := intervals["run"].unique()) > 1:
+        raise UserError(f"{study.path} holds runs under TAU: name one of them, e.g. {study.path / runs[0]}")
+    intervals["function"] = intervals["function"].astype(object)
+    # Other threads' applications are parts of the first one's.
+    intervals = intervals[(intervals["function"] != _APPLICATION) | (intervals["thread"] == 0)]
+    timers = intervals.groupby(["rank", "function"])[["calls", "inclusive_ns"]].sum()
+    events = atomics[atomics["event"].astype(str).str.match(STAGE_EVENT) & (atomics["count"] > 0)]
+    named = pd.DataFrame(
+        [stage_of_event(str(event)) for event in events["event"]], events.index, ["stage", "unit"]
+    )
+    stages = events.assign(stage=named["stage"], ns=events["mean"] * named["unit"].astype(float))
+    stages = stages.drop_duplicates(["rank", "stage"], keep="last").set_index(["rank", "stage"])
+    marks = markers[markers["thread"] == 0].set_index("rank")["start_ns"]
+    return _Profile(timers, stages[["count", "ns"]], marks)
+
+
+_OF_A_PROFILE = ("intervals", "atomics", "markers")
+
+
+def difference(whole_ns: float, starts_ns: Sequence[float], steps: int | None) -> Estimate | None:
+    """By what a run took longer than runs of one step did.
+
+    Args:
+        steps: of the run; None: not known.
+    """
+    took = np.array(starts_ns, float)
+    took = took[np.isfinite(took)]
+    if not len(took) or not steps or steps < 2 or math.isnan(whole_ns):
+        return None
+    value, reach = (whole_ns - float(np.median(took))) / (steps - 1), math.nan
+    if len(took) >= _LEAST_STARTS:
+        from scipy import stats
+
+        # The run's own start-up is one more draw of what the others scatter by, and their median is off, too.
+        scatter = float(took.std(ddof=1)) * math.sqrt(1 + math.pi / 2 / len(took)) / (steps - 1)
+        reach = float(stats.t.ppf(_QUANTILE, len(took) - 1)) * scatter
+    return steps, value, value - reach, value + reach
+
+
+def _estimates(
+    profile: _Profile, rank: int, starts: Sequence[_Profile], steps: int | None
+) -> Mapping[str, Estimate]:
+    """Of a rank, the best first."""
+    timers, stages = (
+        frame[frame.index.get_level_values("rank") == rank].droplevel("rank")
+        for frame in (profile.timers, profile.stages)
+    )
+    marks = np.sort(profile.marks[profile.marks.index == rank].to_numpy())
+    of_steps = timers["inclusive_ns"][timers.index.astype(str).str.fullmatch(r"Batch \d+")]
+    of_stages = timers[timers.index.isin(_STAGES)].set_axis(["count", "ns"], axis=1)
+    if of_stages.empty:  # of events
+        of_stages = stages[stages.index.isin(_STAGES)].assign(ns=stages["count"] * stages["ns"])
+    found: dict[str, Estimate] = {}
+    if END_OF_BATCH in stages.index:
+        of_event = int(stages["count"][END_OF_BATCH]), float(stages["ns"][END_OF_BATCH])
+        found["event"] = (*of_event, math.nan, math.nan)
+    for name, took in (("timers", of_steps.to_numpy()), ("marks", np.diff(marks))):
+        if len(took):
+            estimate = inside_run.of_mean(took)
+            found[name] = len(took), estimate.value, estimate.low, estimate.high
+    if len(of_stages):  # timed in every step; what their scatter is TAU does not keep
+        count = int(of_stages["count"].max())
+        found["stages"] = count, of_stages["ns"].sum() / count, math.nan, math.nan
+    # Of the first step there is no mark before it.
+    known = max((one[0] + (name == "marks") for name, one in found.items()), default=None) or steps
+    whole_ns, *starts_ns = (
+        float(one.timers["inclusive_ns"].get((rank, _APPLICATION), math.nan)) for one in (profile, *starts)
+    )
+    by_starts = difference(whole_ns, starts_ns, known)
+    return found | ({"difference": by_starts} if by_starts else {})

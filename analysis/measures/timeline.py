@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -229,7 +229,7 @@ def _write(study: Study, source: Source, trace: TraceWriter, span: Span | None) 
 
 def _batches(study: Study, source: Source) -> dict[int, pa.Table]:
     """:data:`BATCH_COLUMNS` of the ranks that have steps with times, and of these."""
-    found = {}
+    found: dict[int, pa.Table] = {}
     for rank in (one.rank for one in source.job.ranks) if source.job else range(source.ranks):
         batches = _read(study, source, rank, "batches", BATCH_COLUMNS)
         if batches is not None:
@@ -265,7 +265,7 @@ def _aligned(
         if clocks > 1:
             study.note("clocks_unmatched", source, n=clocks)
         if traced and matched and [one.rank for one in traced.ranks] == list(ranks):
-            calls = {int(rank): of_rank for rank, of_rank in matched.calls.groupby("rank")}
+            calls: dict[Any, pd.DataFrame] = dict(list(matched.calls.groupby("rank")))
             return dict(zip(ranks, matched.clocks, strict=True)), calls, matched.residual_ns
     return dict.fromkeys(ranks, Clock()), {}, None
 

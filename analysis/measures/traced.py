@@ -17,7 +17,7 @@ from analysis.frames.behind import WAITS
 from analysis.frames.divide import PARTS, SPLIT, WITHIN
 from analysis.frames.steps import steps
 from analysis.frames.study import Source, Study
-from analysis.measures import anatomy, batches, kernels
+from analysis.measures import anatomy, kernels
 from analysis.measures.points import Scaling
 
 # What a step is made of, each time once.
@@ -27,7 +27,7 @@ _PARTS = tuple(dict.fromkeys(f"{name}_ms" for name in (*PARTS, *_GREW)))
 METRICS = (
     JOB,
     FIELDS["world_size"],
-    *columns(batches.METRICS, "steady_steps", "warmup_dropped", "step_ms"),
+    *columns(anatomy.DURATIONS, "steady_steps", "warmup_dropped", "step_ms"),
     *columns(anatomy.METRICS, "wall_ms", *_PARTS),
     Metric("speedup", "samples per second, relative to the traces with the fewest ranks", "speedup"),
     Metric(
@@ -69,7 +69,7 @@ def jobs(study: Study, scaling: Scaling | None = None) -> pd.DataFrame:
     sources = {
         one.id: one for one in study.of_kind("trace") if one.world_size and one.id in set(every["run"])
     }
-    frame = batches.figures(every[every["run"].isin(list(sources))])
+    frame = anatomy.durations(every[every["run"].isin(list(sources))])
     frame["world_size"] = frame["base_world_size"] = [sources[run].world_size for run in frame["run"]]
     frame = frame.sort_values("world_size", kind="stable")
     sized = [sources[run] for run in frame["run"]]
@@ -132,17 +132,14 @@ def programs(study: Study, sources: Sequence[Source]) -> list[list[Source]]:
     The same program: the user says so by giving each folder its number of ranks (``1=DIR 8=DIR``), or the
     devices are of one name and the model launches the same kernels as often per batch.
     """
-    if study.named:
+    if study.named or len(sources) < 2:
         return [list(sources)] if sources else []
     groups: list[list[Source]] = []
-    if len(sources) < 2:
-        return [[source] for source in sources]
     launches = {source.id: launches_of(study, source) for source in sources}
     for source in sources:
-        of_source = launches[source.id]
         for group in groups:
-            first = group[0]
-            if first.devices == source.devices and in_common(launches[first.id], of_source) >= ALIKE:
+            alike = in_common(launches[group[0].id], launches[source.id]) >= ALIKE
+            if alike and group[0].devices == source.devices:
                 group.append(source)
                 break
         else:
@@ -150,18 +147,16 @@ def programs(study: Study, sources: Sequence[Source]) -> list[list[Source]]:
     return groups
 
 
-def in_common(a: dict[str, float], b: dict[str, float]) -> float:
+def in_common(a: pd.Series, b: pd.Series) -> float:
     """Of the launches of both, by kernel, the share that both have; 0 where nothing was launched."""
-    every = {*a, *b}
-    most = sum(max(a.get(name, 0.0), b.get(name, 0.0)) for name in every)
-    return sum(min(a.get(name, 0.0), b.get(name, 0.0)) for name in every) / most if most else 0.0
+    both = pd.concat([a, b], axis=1).fillna(0.0)
+    return float(both.min(axis=1).sum() / (both.max(axis=1).sum() or 1.0))
 
 
-def launches_of(study: Study, source: Source) -> dict[str, float]:
+def launches_of(study: Study, source: Source) -> pd.Series:
     """How often the model launches each kernel per batch."""
     launches = kernels.figures(study, [source], ("kernel", "class"))
-    calls = launches[launches["class"] != "communication"].groupby("kernel")["calls_per_step"].sum()
-    return {str(name): float(count) for name, count in calls.items()}
+    return launches[launches["class"] != "communication"].groupby("kernel")["calls_per_step"].sum()
 
 
 def _of_first_program(study: Study, group: pd.DataFrame, sources: dict[str, Source]) -> pd.DataFrame:
@@ -169,14 +164,14 @@ def _of_first_program(study: Study, group: pd.DataFrame, sources: dict[str, Sour
 
     Either alone may be one program's: a library's kernels change with the batch, their time with the clocks.
     """
-    base = group.iloc[0]
-    other = []
-    for _, row in group[group["world_size"] != base["world_size"]].iterrows():
-        launches = (launches_of(study, sources[one["run"]]) for one in (base, row))
-        if _off(base, row, _suggested(base, row)) >= _SAME and in_common(*launches) < ALIKE:
+    base, same = group.iloc[0], []
+    for _, row in group.iterrows():
+        launches = (launches_of(study, sources[run]) for run in (base["run"], row["run"]))
+        off = row["world_size"] != base["world_size"] and _off(base, row, _suggested(base, row)) >= _SAME
+        same.append(not (off and in_common(*launches) < ALIKE))
+        if not same[-1]:
             study.note("jobs_differ", jobs=[base["run"], row["run"]], differ="kernels")
-            other.append(row["run"])
-    return group[~group["run"].isin(other)]
+    return group[same]
 
 
 def _suggested(base: pd.Series, most: pd.Series) -> Scaling:

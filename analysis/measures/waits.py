@@ -6,7 +6,7 @@ times are therefore those of the longest path.
 """
 
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -291,9 +291,7 @@ _LONG_CALL = 10  # times the median
 _TRIES = 32  # kernels among which that is looked for which a call waited for
 
 
-def make_edges(
-    tail: np.ndarray | int, head: np.ndarray, ns: np.ndarray | int, part: np.ndarray | int
-) -> pd.DataFrame:
+def make_edges(tail: Any, head: Any, ns: Any, part: Any) -> pd.DataFrame:
     """Edges, one a row, in few bytes: a step of many ranks has millions.
 
     Args:

@@ -15,7 +15,6 @@ from analysis.display.plots import GREEN, GREY, SKY, VERMILLION
 from analysis.display.terminal import Answer
 from analysis.frames.study import Study
 from analysis.measures.compare import SHOWN, compared
-from analysis.measures.watched import align_watched
 from analysis.report.base import Context, as_view, labels_of, line_chart, varied
 from analysis.report.build import MEASURED_RUNS, MEASURED_TRACES, findings_section, provenance_of
 from analysis.report.render import Chart, Line, Page, Section
@@ -42,7 +41,6 @@ def build(a: Study, b: Study, across: Sequence[str] = ()) -> Page:
     """
     names = names_of(a.path, b.path)
     of_traces = all(study.only_traces for study in (a, b))
-    a, b = align_watched(a, b, across)
     answer = compared(a, b, across)
     if not answer.tables:
         raise UserError(_SAME.format(what="traces" if of_traces else "runs"))

@@ -14,7 +14,7 @@ from analysis.display.plots import DARK_GREY, PALE_GREY
 from analysis.display.terminal import Answer, Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.anatomy import traces_of
-from analysis.measures import anatomy, batches, factors
+from analysis.measures import anatomy, factors
 from analysis.measures import scaled as figures
 from analysis.measures.certainty import without_unusable_intervals
 from analysis.measures.factors import levels_of
@@ -229,6 +229,6 @@ LOSS = SectionKind(
 STAGES = SectionKind("stages", "How long are the stages of a step?", _stages, _ran)
 ANATOMY = SectionKind("anatomy", "Where does the time of a step go?", _anatomy, _ran_or_traced)
 BATCHES = SectionKind(
-    "batches", "How steady is a step?", table_of("batches-table", batches.batches), _ran_or_traced
+    "batches", "How steady is a step?", table_of("batches-table", anatomy.batches), _ran_or_traced
 )
 FACTORS = SectionKind("factors", "Which factor matters?", _factors, _varying)

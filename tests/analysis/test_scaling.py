@@ -10,7 +10,7 @@ import pytest
 
 from analysis.display.numbers import OPEN
 from analysis.frames.load import load
-from analysis.measures import batches, use
+from analysis.measures import anatomy, use
 from analysis.measures.certainty import is_unsure, without_unusable_intervals
 from analysis.measures.efficiency import efficiency
 from analysis.measures.points import findings, points_of
@@ -147,7 +147,7 @@ def test_efficiency_is_by_throughput_where_slow_batches_are_rare(tmp_path: Path)
 
 def test_a_step_ends_with_the_slowest_rank_and_ranks_late_by_turns_do_not_slow_the_job(tmp_path) -> None:
     write_sweep(tmp_path / "slow", of_sizes(2), Truth(slowest_extra_ms=7, noise_ms=0.1))
-    row = batches.batches(load(tmp_path / "slow")).rows.iloc[0]
+    row = anatomy.batches(load(tmp_path / "slow")).rows.iloc[0]
     assert (row["step_ms"], row["startup_s"]) == (pytest.approx(110, abs=0.3), 5.0)
     # Each batch one of two ranks takes 120 ms and the other 80: the job does a batch in 100 ms.
     write_sweep(tmp_path / "turns", of_sizes(2))

@@ -8,7 +8,7 @@ import pytest
 
 from analysis.display.metrics import records
 from analysis.frames.load import load
-from analysis.measures import batches, stragglers
+from analysis.measures import anatomy, stragglers
 from analysis.measures.lateness import BY_COLLECTIVES, CHANCE, CLOCK, NO, SHORT_WAIT, STRAGGLER, TOO_FEW
 from analysis.report.build import build
 from analysis.report.stragglers import MOST_NAMED, MOST_ROWS, heat_map, in_groups, narrowed
@@ -157,7 +157,7 @@ def test_the_step_is_the_one_of_the_steps_of_each_run(tmp_path, profile, same):
     """Also where warmup drops no step, so that the first counts, which has no lateness."""
     write(tmp_path, Job(ranks=2, noise=0.1), profile=profile)
     study = load(tmp_path)
-    (of_run,) = records(batches.batches(study).rows)
+    (of_run,) = records(anatomy.batches(study).rows)
     rows = stragglers_rows(study)
     steps = {row["steady_steps"] for row in rows}
     assert of_run["warmup_dropped"] == 0 and steps == {BATCHES - 1 if profile == "none" else 25}
@@ -210,7 +210,7 @@ def test_the_data_hold_all_ranks_whatever_the_table_shows(tmp_path):
     assert "of 32 rows" in shown
     assert len(run("analysis.stragglers", tmp_path, "--format", "csv").csv) == ranks
     wide = run("analysis.stragglers", tmp_path, "--wide").out
-    assert "--wide: all" not in wide and len(wide.splitlines()) > len(shown.splitlines()) + 15
+    assert "--wide: all" not in wide and len(wide.splitlines()) > len(shown.splitlines())
     by_step = run("analysis.stragglers", tmp_path, "--by", "step").out
     assert "--wide: all" in by_step and len(by_step.splitlines()) < 100
 
@@ -252,27 +252,12 @@ def test_the_row_to_show_is_a_stragglers_or_the_latest():
     assert foremost(straggler, traced | {"rank": 5}) == 0
 
 
-def test_of_many_ranks_a_table_shows_the_late_and_the_extremes():
+def test_of_many_ranks_a_table_shows_the_stragglers_and_the_latest():
     rows = [rank_row(rank, rank / 100) for rank in range(1000)]
     rows[5] |= {"verdict": STRAGGLER}
-    rows[6] |= {"verdict": CHANCE, "mean_lateness_ms": 25.0}
     notable = stragglers.notable_ranks(pd.DataFrame(rows))
-    assert notable["rank"].tolist() == [0, 1, 2, 5, 6, *range(993, 1000)]
-
-
-def test_of_many_runs_a_table_shows_late_ranks_and_the_latest_of_each():
-    rows = [
-        rank_row(rank, float(rank), run_id=f"run_{run}", nodes=1 + run // 2, repetition=run % 2)
-        for run in range(8)
-        for rank in range(4)
-    ]
+    assert notable["rank"].tolist() == [5, *range(976, 1000)]
     assert len(stragglers.notable_ranks(pd.DataFrame(rows[:24]))) == 24
-    rows[0] |= {"verdict": STRAGGLER, "mean_lateness_ms": 30.0}
-    rows[5] |= {"verdict": CHANCE, "mean_lateness_ms": 21.0}
-    rows[9] |= {"verdict": TOO_FEW}  # not late: of its run there are too few steps to tell
-    notable = stragglers.notable_ranks(pd.DataFrame(rows))
-    latest = [[1 + run // 2, 3] for run in range(2, 8)]
-    assert notable[["nodes", "rank"]].to_numpy().tolist() == [[1, 0], [1, 1], *latest]
 
 
 # --- the report ---------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from analysis.diagnosis import diagnosis
 from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.frames.study import Study
-from analysis.measures import anatomy, batches, communication
+from analysis.measures import anatomy, communication
 from analysis.measures.lateness import STRAGGLER
 from analysis.report.base import Context
 from analysis.report.build import build
@@ -72,7 +72,7 @@ def test_kernels_of_traces_have_classes_and_no_peak_of_another_device(late):
 
 def test_batches_of_traces_have_durations_and_no_images(late):
     planted, path = late
-    answer = batches.batches(load(path))
+    answer = anatomy.batches(load(path))
     (row,) = answer.rows.to_dict("records")
     assert row["step_ms"] == pytest.approx(planted.batch / MS, rel=1e-3)
     assert row["images_per_s"] != row["images_per_s"]  # NaN: traces do not say how many samples
@@ -325,7 +325,7 @@ def test_work_beside_the_model_that_outlasts_a_step_ends_none(tmp_path, name, la
     trace.kernel(name, at, at + 10, at + lasts_us, category=category, stream=30)
     trace.write(tmp_path / "rank0.json")
     assert convert([str(tmp_path / "rank0.json"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
-    (row,) = batches.batches(load(tmp_path / "out")).rows.to_dict("records")
+    (row,) = anatomy.batches(load(tmp_path / "out")).rows.to_dict("records")
     assert row["steps"] == 8 and row["max_ms"] == pytest.approx(planted.batch / 1e3, rel=0.05)
 
 
@@ -347,7 +347,7 @@ def test_kernels_without_any_link_are_of_the_step_around_them(tmp_path, launches
     trace.write(tmp_path / "rank0.json")
     assert convert([str(tmp_path / "rank0.json"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
     study = load(tmp_path / "out")
-    (row,) = batches.batches(study).rows.to_dict("records")
+    (row,) = anatomy.batches(study).rows.to_dict("records")
     (parts,) = anatomy.anatomy(study).rows.to_dict("records")
     assert row["steps"] == 6 and row["step_ms"] == pytest.approx(planted.batch / MS, rel=0.05)
     computed = planted.forward + planted.backward + planted.update
@@ -365,7 +365,7 @@ def test_a_step_without_time_costs_no_other(tmp_path):
     trace.write(tmp_path / "rank0.json")
     assert convert([str(tmp_path / "rank0.json"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
     study = load(tmp_path / "out")
-    (row,) = batches.batches(study).rows.to_dict("records")
+    (row,) = anatomy.batches(study).rows.to_dict("records")
     assert row["steps"] == 6 and row["step_ms"] == pytest.approx(planted.batch / MS, rel=0.05)
     without_time = [one.data for one in study.findings if one.code == "not_recorded" and "n" in one.data]
     assert [(one["n"], one["of"]) for one in without_time] == [(1, 6)]

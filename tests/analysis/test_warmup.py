@@ -9,7 +9,7 @@ import pytest
 from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.frames.steps import Counted, counted_steps, series_of, warmup_of_traces
-from analysis.measures import anatomy, batches, communication, kernels, traced
+from analysis.measures import anatomy, communication, kernels, traced
 from analysis.statistics.estimates import FEWEST_FOR_WIDTH, warmup
 from benchmarks.warmup import steps
 from profiling import tables
@@ -100,7 +100,7 @@ def test_mean_and_parts_are_of_the_same_steps_as_the_median(tmp_path):
     (whole,) = records(anatomy.anatomy(study).rows)
     assert whole["wall_ms"] == row["wall_ms"]
     assert (whole["warmup_dropped"], whole["attributed_steps"]) == (2, 2 * 18)
-    assert batches.batches(study).rows["warmup_dropped"][0] == 2
+    assert anatomy.batches(study).rows["warmup_dropped"][0] == 2
     _, headers = shown(study)
     assert "warmup" in headers
     assert [one.data["n"] for one in study.findings if one.code == "first_steps_left_out"] == [2]
