@@ -15,7 +15,6 @@ from analysis.measures.communication import communication, figures
 from analysis.report.communication import together
 from jobs import store
 from profiling import tables
-from profiling.attribution.messages import kind_of
 from profiling.tools import read
 from tests.analysis.commands import run
 from tests.analysis.frames import by_rank, matched_of
@@ -108,16 +107,6 @@ def test_ranks_that_made_other_collectives_are_not_matched():
     assert matched_of([here, elsewhere.assign(step=[0, 1])]) is None
 
 
-def test_exposed_is_what_no_model_kernel_hides():
-    one = rank_of(0, [0, 100], [50, 160], compute_us=[(20, 120)])
-    assert list(one["exposed_ns"]) == [20 * US, 40 * US]
-
-
-def test_collectives_that_overlap_are_counted_once():
-    one = rank_of(0, [0, 30], [50, 60])
-    assert one["exposed_ns"].sum() == 60 * US
-
-
 def test_transfers_that_overlap_each_other_and_what_they_carry_together():
     """Two allreduces of 1 MB, 100 us each and 60 of them at once: 140 us for both."""
     matched = matched_of([rank_of(rank, [0, 40], [100, 140]) for rank in (0, 1)])
@@ -128,23 +117,6 @@ def test_transfers_that_overlap_each_other_and_what_they_carry_together():
     assert row["transfer_ms"] == pytest.approx(0.2) and row["transferring_ms"] == pytest.approx(0.14)
     assert row["busbw_gb_per_s"] == pytest.approx(10)
     assert row["busbw_together_gb_per_s"] == pytest.approx(2e6 / 140e3)
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("ncclKernel_AllReduce_RING_LL_Sum_float", "allreduce"),
-        ("ncclDevKernel_AllGather_RING_LL(ncclDevComm*)", "allgather"),
-        ("ncclAllReduceRingLLKernel_sum_f32", "allreduce"),
-        ("gloo:all_reduce", "allreduce"),
-        ("ncclKernel_SendRecv", "sendrecv"),
-        ("ncclDevKernel_ReduceScatter_Sum_bf16", "reducescatter"),
-        ("gloo:broadcast", "broadcast"),
-        ("ncclDevKernel_Generic_1", "other"),
-    ],
-)
-def test_kinds_of_real_names(name, kind):
-    assert kind_of(name) == kind
 
 
 def test_a_sweep_of_our_own(tmp_path):

@@ -339,6 +339,3 @@ def test_allreduces_of_some_ranks_are_no_exchange_of_gradients(tmp_path):
     study = write(tmp_path, (*TENSOR, everyone))
     found = traced_of(study).exchanges
     assert set(found.bytes) == {20e6} and set(found.ranks) == {4} and set(found.ns) == {2 * MS}
-
-
-# --- damaged tables ------------------------------------------------------------------------------------

@@ -1,17 +1,14 @@
 """Traces are results: what was planted in them is what every command of analysis says of them."""
 
-import json
 import math
 import re
 import time
-from types import SimpleNamespace
 
 import pytest
 
 from analysis.diagnosis import diagnosis
 from analysis.display.metrics import records
 from analysis.frames.load import load
-from analysis.frames.study import Study
 from analysis.measures import anatomy, communication
 from analysis.measures.lateness import STRAGGLER
 from analysis.report.base import Context
@@ -82,20 +79,6 @@ def test_batches_of_traces_have_durations_and_no_images(late):
     assert "update median" in headings and "rep" not in headings
 
 
-def test_no_precision_is_missed_on_a_device_without_a_known_peak(tmp_path):
-    """Of a CPU no peak is known, whatever its kernels compute in; of a GPU it is said what is missing."""
-    write_job(tmp_path / "mine", Planted(ranks=1, batches=4))
-    for path in (tmp_path / "mine").glob("*.json"):
-        path.write_text(path.read_text().replace("ampere_bf16_s16816gemm_bf16", "its_gemm"))
-    assert convert([str(tmp_path / "mine"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
-    record = tmp_path / "out" / "mine" / JOB
-    for device, notes in ((DEVICE, 1), ("cpu", 0)):
-        record.write_text(record.read_text().replace(DEVICE, device))
-        study = load(tmp_path / "out" / "mine")
-        kernels_frame(study, by=["class"])
-        assert len([one for one in study.findings if one.code == "peak_unknown"]) == notes
-
-
 def test_fields_hold_only_what_traces_say(late):
     _, path = late
     (source,) = load(path).sources
@@ -103,17 +86,10 @@ def test_fields_hold_only_what_traces_say(late):
     assert (source.world_size, source.ranks, source.devices) == (4, 4, [DEVICE])
 
 
-COMMANDS = (
-    "anatomy", "kernels", "communication", "stragglers", "utilization", "batches", "activities", "efficiency",
-    "scaled",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_answers_traces_as_json(late, command):
+@pytest.mark.parametrize("command", ["utilization", "activities", "efficiency", "scaled"])
+def test_every_other_command_answers_traces(late, command):
     done = run(command, late[1], "--format", "json")
-    assert done.code == 0, done.err
-    assert json.loads(done.out)
+    assert done.code == 0 and done.json, done.err
 
 
 @pytest.mark.parametrize(
@@ -171,24 +147,6 @@ def test_ranks_that_are_missing_are_said_once_and_the_rest_is_answered(tmp_path)
     assert run("report", tmp_path / "out").code == 0
     (step,) = [one for one in diagnosis(Context(study)) if one.code == "traced_step_takes"]
     assert (step.data["n"], step.data["of"], step.data["steps"]) == (3, 4, 18)
-
-
-def test_of_one_rank_of_several_it_is_said_that_the_others_are_missing(tmp_path, shared_data):
-    convert([str(shared_data / "kineto/nccl_data.json.gz"), "--out", str(tmp_path / "out")])
-    said = run("communication", tmp_path / "out").out
-    assert "(nccl_data)" in said
-    refused = run("stragglers", tmp_path / "out")
-    assert refused.code == 2 and "some ranks only" in refused.err
-    page = build(load(tmp_path / "out"))
-    assert page.subtitle.startswith("traced jobs: 1; ")
-    (missing,) = [one.data for one in load(tmp_path / "out").findings if one.code == "profiles_missing"]
-    assert (missing["n"], missing["of"], missing["ranks"]) == (1, 2, [1])
-
-
-def test_a_damaged_record_is_one_line(tmp_path):
-    (tmp_path / JOB).write_text('{"name": 3')
-    with pytest.raises(UserError, match=r"job\.json is damaged"):
-        load(tmp_path)
 
 
 def test_real_traces_of_eight_ranks_are_answered(shared_data, tmp_path):
@@ -285,12 +243,6 @@ def test_traces_in_a_folder_that_cannot_be_written_are_one_line(tmp_path, monkey
     assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_a_folder_that_holds_neither_results_nor_traces_is_one_line(tmp_path):
-    (tmp_path / "notes.txt").write_text("hello")
-    done = run("report", tmp_path)
-    assert done.code == 2 and done.err.count("\n") == 1 and "holds no results" in done.err
-
-
 def test_nothing_calls_a_recording_without_steps_a_step(shared_data, tmp_path):
     (trace,) = (shared_data / "nsys").glob("saxpy*.sqlite")
     convert([str(trace), "--out", str(tmp_path)])
@@ -303,15 +255,6 @@ def test_nothing_calls_a_recording_without_steps_a_step(shared_data, tmp_path):
     assert "the whole recording, as one step" in run("kernels", tmp_path).out
     found = {one.code: one for one in diagnosis(Context(load(tmp_path)))}
     assert found["traced_step_takes"].data["what"] == "recording"
-
-
-def test_where_only_some_traces_have_steps_the_title_says_which_have_none():
-    study = SimpleNamespace(recorded=[
-        SimpleNamespace(id="stepped", without_steps=False), SimpleNamespace(id="whole", without_steps=True)
-    ])  # fmt: skip
-    assert Study.a_step(study, ["stepped"]) == "a step"
-    assert Study.a_step(study, ["whole"]) == "the whole recording"
-    assert Study.a_step(study, ["stepped", "whole"]) == "a step (of whole: the whole recording)"
 
 
 @pytest.mark.parametrize("lasts_us", [800, 1200])

@@ -81,9 +81,11 @@ def test_a_kernel_of_which_nothing_is_recorded_has_the_kind_of_its_name_or_none(
     ("name", "kind"),
     [("allreduce", "allreduce"), ("_allgather_base", "allgather"), ("all_to_allv", "alltoall"),
      ("reduce_scatter_tensor_coalesced", "reducescatter"), ("recv", "sendrecv"), ("barrier", "barrier"),
-     ("_reduce_oop", "reduce"), ("nccl:coalesced", "other"), ("broadcast_oop", "broadcast")],
+     ("_reduce_oop", "reduce"), ("nccl:coalesced", "other"), ("broadcast_oop", "broadcast"),
+     ("ncclKernel_AllReduce_RING_LL", "allreduce"), ("ncclAllReduceRingLLKernel_sum_f32", "allreduce"),
+     ("gloo:all_reduce", "allreduce"), ("ncclKernel_SendRecv", "sendrecv"), ("ncclDevKernel_1", "other")],
 )  # fmt: skip
-def test_kinds_as_pytorch_names_them(name, kind):
+def test_kinds_as_they_are_named(name, kind):
     assert kind_of(name) == kind
 
 
