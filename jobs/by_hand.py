@@ -308,9 +308,8 @@ class Recorder:
 
     def quantity(self, case: str, device: str, quantity: str, value: float | None, note: str = "") -> None:
         """A figure of a case; of one that could not be had, None and why."""
-        self.rows["quantities"].append(
-            (case, device, quantity, None if value is None else float(value), note)
-        )
+        figure = None if value is None else float(value)
+        self.rows["quantities"].append((case, device, quantity, figure, note))
 
     def case(
         self, case: str, device: str, durations_ns: Mapping[str, Iterable[int]], **figures: float | None
@@ -328,21 +327,13 @@ class Recorder:
 
     def write(self, warmup: int, repetitions: int) -> None:
         """Write the tables and, last, the manifest."""
-
-        def plain(value: Any) -> Any:
-            if isinstance(value, list):
-                return [str(item) for item in value]
-            return value if value is None or isinstance(value, str | int | float | bool) else str(value)
-
         self.directory.mkdir(parents=True, exist_ok=True)
         for name, rows in self.rows.items():
-            columns = {
-                column: [row[n] for row in rows] for n, column in enumerate(schemas.SCHEMAS[name].names)
-            }
+            columns = dict(zip(schemas.SCHEMAS[name].names, zip(*rows, strict=True), strict=False))
             tables.write(tables.as_table(name, columns), self.directory, name)
         manifest = StudyManifest(
             study=self.study,
-            settings={name: plain(value) for name, value in self.settings.items()},
+            settings=dict(self.settings),
             devices=list(dict.fromkeys(row[1] for rows in self.rows.values() for row in rows)),
             warmup=warmup,
             repetitions=repetitions,

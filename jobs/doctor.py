@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -46,20 +46,8 @@ _LIBRARIES = (  # name, how one gets it, whether nothing works without it
 _TAU_S = 60
 
 
-@dataclass(frozen=True)
-class Check:
-    """One thing a user may want here: is it there, which one, and how to get it if not."""
-
-    group: str
-    name: str
-    present: bool
-    detail: str
-    remedy: str = ""
-    required: bool = False
-
-
-def examine(machine: Machine, site: str | None = None) -> list[Check]:
-    """All checks of this machine, in the order in which they are shown."""
+def examine(machine: Machine, site: str | None = None) -> list[Presence]:
+    """All checks of this machine, by group, in the order in which they are shown."""
     groups: dict[str, Iterable[Presence]] = {
         "machine": _hardware(machine),
         "libraries": _libraries(machine),
@@ -68,7 +56,7 @@ def examine(machine: Machine, site: str | None = None) -> list[Check]:
         "profilers": _profilers(machine),
         "cluster": check_site(os.environ, site),
     }
-    return [Check(group, **asdict(each)) for group, presences in groups.items() for each in presences]
+    return [replace(each, group=group) for group, presences in groups.items() for each in presences]
 
 
 def _hardware(machine: Machine) -> Iterator[Presence]:
@@ -162,7 +150,7 @@ def _try_tau(arguments: Sequence[str], options: Options, environment: Mapping[st
         return "" if any(Path(folder).glob("profile.*")) else "no profile written"
 
 
-def show(checks: list[Check]) -> None:
+def show(checks: list[Presence]) -> None:
     """The checks on standard output, below their groups; for what is missing, how to get it."""
     console = Console(highlight=False)
     console.print(f"This machine: {socket.gethostname()}", style="italic")

@@ -39,13 +39,12 @@ from jobs.processes import Limits, TimeIsUp, run_processes, stopped_in_order, un
 from jobs.program import command_of, unknown_fields
 from jobs.progress import Failed, Result, say, speed_of
 from jobs.run import Run
-from jobs.store import Beat, Claim, Manifest, Owner, claim, lives, owner_of, release, this_owner
+from jobs.store import Beat, Claim, Manifest, Owner, claim, release, this_owner
 from jobs.sweep_file import Excluded, Sweep, SweepRun, ordered
 from profiling.errors import EXIT_FAILED, Mistakes, Unsuccessful, UserError
 from profiling.findings import Finding, lines
 from profiling.wrap import wrapped
 
-SCATTER = 1.1  # ratio of two repetitions above which they show nothing
 RESTARTS = 5  # how often a job that has lost nodes is started again to get others
 CALIBRATION_S = 120.0
 
@@ -222,7 +221,6 @@ class Queue:
     def __init__(self, execution: Execution, bar: progress.Bar, me: Owner, result: Result) -> None:
         self._execution, self._bar, self._me, self._result = execution, bar, me, result
         self._attempts = Attempts.read(execution.directory, me)
-        self._durations_ms: dict[str, list[float]] = {}  # of a step, by configuration
         self._launcher = execution.launcher.without(self._attempts.left_out())
 
     def run(self, todo: Sequence[SweepRun]) -> None:
@@ -265,7 +263,7 @@ class Queue:
         execution, run, log = self._execution, sweep_run.configuration, directory / store.LOG
         command = execution.command(run, directory)
         processes = self._launcher.processes(run, command, directory)
-        started, beside = datetime.now(UTC), self._beside(directory)
+        started = datetime.now(UTC)
         # The directory of an earlier start of this job, which did not end in order.
         if before is not None and before.job == self._me.job != "" and before.restarts < self._me.restarts:
             log.touch()
@@ -289,32 +287,10 @@ class Queue:
         if failed := self._attempts.runs.get(sweep_run.id):
             kinds = {"n": sum(failed.values()), "kinds": list(failed)}
             manifest.findings.append(Finding("retried", data=kinds))
-        beside |= self._beside(directory)
-        if beside:
-            manifest.findings.append(Finding("disturbed", data={"runs": beside}))
-        for line in lines(self._scatter(sweep_run, directory) if manifest.done else []):
-            self._bar.say(line, "yellow")
         # Ours until it has its whole name: without an owner another sweep would take it over before that.
         result = store.finish(directory, manifest)
         release(result)
         return manifest, result
-
-    def _scatter(self, sweep_run: SweepRun, directory: Path) -> list[Finding]:
-        """Whether the first two repetitions differ too much to show anything."""
-        durations = self._durations_ms.setdefault(sweep_run.of_all_repetitions, [])
-        if step := progress.step_of(directory):
-            durations.append(step[0] / 1e6)
-        if len(durations) != 2 or max(durations) <= SCATTER * min(durations):
-            return []
-        what = progress.describe(sweep_run.configuration, sweep_run.outside)
-        data = {"n": 1, "of": 1, "factor": max(durations) / min(durations)}
-        return [Finding("runs_differ", configuration=what, data=data)]
-
-    def _beside(self, directory: Path) -> set[str]:
-        """What other sweeps of this host are running now in the same results."""
-        owned = {path.parent for path in self._execution.directory.glob(f"*/{store.OWNER}")} - {directory}
-        owners = {path.name: owner for path in owned if (owner := owner_of(path)) and lives(path, owner)}
-        return {name for name, owner in owners.items() if owner.host == self._me.host}
 
     def _note(self, sweep_run: SweepRun, manifest: Manifest, result: Path) -> bool:
         """Count and show how a run ended; whether it is to be tried again."""

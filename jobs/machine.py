@@ -147,21 +147,14 @@ def forwarded(name: str) -> bool:
     return bool(_FORWARDED.fullmatch(name) or (_ALLOWED.fullmatch(name) and not own))
 
 
-def recorded_environment(environment: dict[str, str]) -> dict[str, str]:
-    """The part of an environment that may stand in results."""
-    return {
-        name: value
-        for name, value in sorted(environment.items())
-        if _ALLOWED.fullmatch(name) and not _SECRET.search(name)
-    }
-
-
 def facts(environment: Mapping[str, str], started: datetime, root: Path) -> dict[str, Any]:
     """The fields of :class:`jobs.store.Facts`, but for the command, of a measurement that ends now."""
     here, now = this_machine(), datetime.now(UTC)
     revision, dirty = git_state(root)
+    variables = sorted({**os.environ, **environment}.items())
+    recorded = {n: value for n, value in variables if _ALLOWED.fullmatch(n) and not _SECRET.search(n)}
     return {
-        "environment": recorded_environment({**os.environ, **environment}),
+        "environment": recorded,
         "started": started.isoformat(),
         "ended": now.isoformat(),
         "seconds": (now - started).total_seconds(),

@@ -191,7 +191,7 @@ class StudyManifest(Facts):
     """The facts of one single-node study (``train.studies``)."""
 
     study: str  # capacity, layers, ...
-    settings: dict[str, str | int | float | bool | list[str] | None]  # its flags
+    settings: dict[str, Any]  # its flags
     devices: list[str]  # "cpu", or the GPU's name
     warmup: int  # repetitions before those that are timed
     repetitions: int

@@ -19,6 +19,7 @@ class Presence:
     detail: str  # which release it is, or what is wrong
     remedy: str = ""  # what to do where it cannot be used; "" where it can
     required: bool = False  # without it nothing works here, where of other things a user may do without
+    group: str = ""  # below which it is shown
 
 
 def of_program(command: Sequence[str], remedy: str) -> Presence:

@@ -19,6 +19,7 @@ from analysis.report import (
     scaling,
     stragglers,
 )
+from analysis.report import studies as drawn
 from analysis.report.base import Content, Context, SectionKind, as_view, in_a_line, portable
 from analysis.report.render import Cell, Chapter, Filter, Heading, Line, Page, Row, Section, TableView
 from jobs.run_fields import FACTOR, as_text
@@ -248,4 +249,5 @@ def _of_study(id: str, result: studies.Result, content: Answer) -> Section:
     views = [as_view(part, f"{id}-table-{number}") for number, part in enumerate(content.parts or ())]
     notes = lines([*content.verdict, *result.findings])
     heading = studies.STUDIES[result.manifest.study].question
-    return Section(id, heading, studies.timing(result.manifest), tables=views, notes=notes)
+    charts = drawn.charts(id, result.manifest.study, content.rows)
+    return Section(id, heading, studies.timing(result.manifest), charts, views, notes)

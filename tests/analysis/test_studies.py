@@ -210,3 +210,23 @@ def test_a_smaller_network_that_failed_is_no_boundary(tmp_path):
     made = studies.studies(capacity(tmp_path / "one", fits=(False, True, False)))
     (failed,) = made.verdict
     assert failed.code == "study_limit_not_found" and failed.data["why"].startswith("1+1 fails, 1+2 fits")
+
+
+def test_the_charts_of_a_study_show_its_figures(tmp_path):
+    layers(tmp_path / "1-layers", peak=96 * MIB)
+    order(tmp_path / "2-order", [5] * 20)
+    capacity(tmp_path / "3-capacity")
+    drawn = {
+        chart.id: {trace["name"]: trace["x"] for trace in chart.figure["data"]}
+        for section in pages.build_studies(tmp_path).sections
+        for chart in section.charts
+    }
+    assert drawn == {  # no power: it is not known
+        "study-1-time": {"forward": [2], "backward": [4]},
+        "study-1-memory": {"more at the peak": [96]},
+        "study-2-time": {"forward": [2.875, 1.25], "backward": [8.625, 3.75]},
+        "study-2-memory": {"activations": [3, 1], "more at the peak": [1, 3]},
+        "study-3-memory": {
+            "before the network": [40] * 4, "network": [40, 54, 20, 50], "free": [20, 6, 40, 10],
+        },
+    }  # fmt: skip

@@ -1,10 +1,8 @@
 """The doctor says what is here, and how to get what is not: libraries, GPUs, profilers, TAU."""
 
 import ctypes
-import json
-import subprocess
-import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -13,50 +11,46 @@ from jobs import doctor, machine
 from jobs.doctor import examine, look_at_tau
 from jobs.machine import Machine, check_built_for, gpus_by_driver, is_tested
 from profiling.errors import UserError
+from profiling.presence import Presence
 from profiling.tools import cupti
+from tests.analysis.commands import run
 from tests.builders import put_programs
+from tests.jobs.scripted import HERE
 
-WITH_DALI = frozenset({"nvidia.dali"})
-HERE = Machine("h", "os", "cpu", 2, 1, (), None, WITH_DALI)
+
+def found_of(machine: Machine, name: str) -> Presence:
+    return next(found for found in examine(machine) if found.name == name)
 
 
 def test_what_is_missing_comes_with_what_to_do():
-    bare = Machine("h", "os", "cpu", 2, 8_000_000_000, (), None, frozenset())
-    findings = examine(bare)
-    named = {f.name for f in findings}
+    found = examine(replace(HERE, libraries=frozenset()))
+    named = {each.name for each in found}
     assert named >= {"GPU", "torch", "nsys", "nvprof", "tau_exec", "cupti", "mpirun", "srun", "dali-cpu"}
-    assert all(f.remedy for f in findings if not f.present)
+    assert all(each.remedy for each in found if not each.present)
+    of_command = {each["name"]: each for each in run("jobs.doctor", "--format", "json").json}
+    assert of_command["torch"]["present"] and of_command["CPU"]["detail"]
 
 
 def test_hidden_gpus_are_told_from_absent_ones():
-    hidden = Machine("h", "os", "cpu", 2, 1, (), "580.1", WITH_DALI)
-    gpu = next(f for f in examine(hidden) if f.name == "GPU")
+    hidden = replace(HERE, driver="580.1")
+    gpu = found_of(hidden, "GPU")
     assert not gpu.present and "CUDA_VISIBLE_DEVICES" in gpu.remedy
     node = replace(hidden, gpus=("NVIDIA H200",) * 4)
-    assert next(f for f in examine(node) if f.name == "GPU").detail == "4 x NVIDIA H200 (driver 580.1)"
-
-
-def test_the_command_prints_json_and_finds_torch(root):
-    command = [sys.executable, "-m", "jobs.doctor", "--format", "json"]
-    answer = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
-    findings = {f["name"]: f for f in json.loads(answer.stdout)}
-    assert findings["torch"]["present"] and findings["CPU"]["detail"]
+    assert found_of(node, "GPU").detail == "4 x NVIDIA H200 (driver 580.1)"
 
 
 @pytest.mark.parametrize(("error", "present"), [(None, True), (UserError("needs an NVIDIA GPU"), False)])
 def test_cupti_is_here_only_if_it_answers(monkeypatch, error, present):
     monkeypatch.setattr(cupti, "load_api", Mock(side_effect=error))
-    node = replace(HERE, gpus=("NVIDIA H200",))
-    finding = next(f for f in examine(node) if f.name == "cupti")
+    finding = found_of(replace(HERE, gpus=("NVIDIA H200",)), "cupti")
     assert finding.present == present and bool(finding.remedy) != present
 
 
 def test_a_launcher_that_answers_with_an_error_is_not_here(tmp_path, monkeypatch):
     put_programs(tmp_path, srun="echo 'srun: error: no DNS' >&2; echo 'srun: fatal: no cluster' >&2; exit 1")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    finding = next(f for f in examine(HERE) if f.name == "srun")
-    assert not finding.present and finding.detail.endswith("fatal: no cluster")
-    assert finding.remedy
+    finding = found_of(HERE, "srun")
+    assert not finding.present and finding.detail.endswith("fatal: no cluster") and finding.remedy
 
 
 @pytest.mark.parametrize(
@@ -72,12 +66,11 @@ def test_a_profiler_is_ready_where_it_has_something_to_record(tmp_path, monkeypa
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setattr(doctor, "_built_for", lambda: [])
     gpus = ("NVIDIA",) if capability else ()
-    found = next(f for f in examine(replace(HERE, gpus=gpus, capability=capability)) if f.name == name)
+    found = found_of(replace(HERE, gpus=gpus, capability=capability), name)
     assert found.present != bool(says) and all(word in found.remedy for word in says)
 
 
 CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
-NODE = Machine("h", "os", "cpu", 2, 1, ("Tesla V100-SXM2-16GB",), "580.1", frozenset(), (7, 0))
 
 
 @pytest.mark.parametrize(
@@ -114,44 +107,32 @@ def test_releases_of_pytorch_that_are_tested():
 def test_the_doctor_checks_pytorch_and_its_build(monkeypatch, capability, built, present):
     monkeypatch.setattr(doctor, "_built_for", lambda: built)
     monkeypatch.setattr(doctor, "versions", lambda: {"torch": "2.9.0"})
-    findings = {finding.name: finding for finding in examine(replace(NODE, capability=capability))}
+    node = replace(HERE, gpus=("Tesla V100-SXM2-16GB",), driver="580.1", capability=capability)
+    findings = {finding.name: finding for finding in examine(node)}
     assert findings["torch for GPU"].present is present
     assert ("CUDA 12.6" in findings["torch for GPU"].remedy) != present
     assert not findings["torch's release"].present and "2.11" in findings["torch's release"].remedy
 
 
-class _Driver:
-    """libcuda, of two GPUs."""
+def driver_of(gpus: int, error: int = 0) -> SimpleNamespace:
+    """libcuda of a machine with so many GPUs."""
 
-    def __init__(self, count=2, error=0):
-        self.count, self.error = count, error
+    def says(value):
+        return lambda number, *_: setattr(number._obj, "value", value) or 0
 
-    def cuInit(self, flags):
-        return self.error
-
-    def cuDriverGetVersion(self, number):
-        number._obj.value = 12060
-        return 0
-
-    def cuDeviceGetCount(self, number):
-        number._obj.value = self.count
-        return 0
-
-    def cuDeviceGetName(self, name, length, device):
-        name.value = f"Orin {device}".encode()
-        return 0
-
-    def cuDeviceGetAttribute(self, number, which, device):
-        number._obj.value = {75: 8, 76: 7}[which]
-        return 0
+    return SimpleNamespace(
+        cuInit=lambda _: error, cuDriverGetVersion=says(12060), cuDeviceGetCount=says(gpus),
+        cuDeviceGetName=lambda name, _, device: setattr(name, "value", f"Orin {device}".encode()) or 0,
+        cuDeviceGetAttribute=lambda number, which, _: says({75: 8, 76: 7}[which])(number),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("driver", "seen"),
     [
-        (_Driver(), (("Orin 0", "Orin 1"), "for CUDA 12.6", (8, 7))),
-        (_Driver(0), ((), "for CUDA 12.6", None)),
-        (_Driver(error=100), ((), None, None)),
+        (driver_of(2), (("Orin 0", "Orin 1"), "for CUDA 12.6", (8, 7))),
+        (driver_of(0), ((), "for CUDA 12.6", None)),
+        (driver_of(2, error=100), ((), None, None)),
     ],
 )
 def test_without_nvml_the_driver_says_which_gpus_there_are(monkeypatch, driver, seen):
@@ -198,7 +179,8 @@ def put(tmp_path):
 
 
 def test_a_tau_without_python_is_none_that_can_be_used(put):
-    assert look_at_tau(put()).present
+    assert look_at_tau(put()).present and not look_at_tau({"PATH": "/nowhere"}).present
+    assert not look_at_tau(put(alone="true")).present  # it writes nothing
     found = look_at_tau(put(alone=f'printf "{NO_PYTHON}"; exit 1'))
     assert not found.present and "No matching binding" in found.detail
     assert "profile_mode python" not in found.detail and "+python" in found.remedy
@@ -212,5 +194,3 @@ def test_a_tau_of_another_python_serves_in_all_modes_but_one(put):
 def test_where_there_are_gpus_it_is_tried_with_cupti(put, tmp_path):
     look_at_tau(put(alone=f'echo "$*" > {tmp_path}/said; {PROFILE}'), gpu=True)
     assert "python,cupti" in (tmp_path / "said").read_text().split()
-    assert not look_at_tau({"PATH": "/nowhere"}).present
-    assert not look_at_tau(put(alone="true")).present  # it writes nothing

@@ -9,8 +9,14 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
+from google.protobuf import text_format
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
 
 from jobs.store import write_text
 from profiling.errors import UserError
@@ -19,8 +25,6 @@ _HEAD, _TAIL = 12, 4  # bytes before and after a record's data
 _CRC_MASK = 0xA282EAD8
 # A line of an index: offset and size, of 18 digits at most.
 _ENTRY = re.compile(rb"(\d{1,18})[ \t]+(\d{1,18})\s*")
-
-_64_BITS = (1 << 64) - 1
 
 IMAGE, LABEL = "image/encoded", "image/class/label"
 
@@ -116,17 +120,35 @@ def read_record(path: Path, offset: int, size: int) -> bytes:
 
 # --- Example ------------------------------------------------------------------------------------------
 
+# tf.train.Example, in as far as images need it: lists of floats are passed over.
+_EXAMPLE = """
+name: "scaleprof/example.proto"  package: "scaleprof"  syntax: "proto3"
+message_type { name: "Bytes"  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
+message_type { name: "Integers"  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_INT64 } }
+message_type { name: "Feature"
+    field { name: "bytes" number: 1 type: TYPE_MESSAGE type_name: "Bytes" }
+    field { name: "integers" number: 3 type: TYPE_MESSAGE type_name: "Integers" } }
+message_type { name: "Entry"
+    field { name: "name" number: 1 type: TYPE_STRING }
+    field { name: "feature" number: 2 type: TYPE_MESSAGE type_name: "Feature" } }
+message_type { name: "Features"
+    field { name: "entries" number: 1 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: "Entry" } }
+message_type { name: "Example"
+    field { name: "features" number: 1 type: TYPE_MESSAGE type_name: "Features" } }
+"""
+_POOL = DescriptorPool()
+_POOL.Add(text_format.Parse(_EXAMPLE, FileDescriptorProto()))
+_Example: Any = GetMessageClass(_POOL.FindMessageTypeByName("scaleprof.Example"))
+
 
 def encode_example(features: Mapping[str, bytes | int]) -> bytes:
     """An Example of single bytes or integer features."""
-
-    def feature(value: bytes | int) -> bytes:
-        if isinstance(value, bytes):
-            return _field(1, _field(1, value))
-        return _field(3, _field(1, _encode_varint(value)))
-
-    pairs = (_field(1, name.encode()) + _field(2, feature(value)) for name, value in features.items())
-    return _field(1, b"".join(_field(1, pair) for pair in pairs))
+    example = _Example()
+    for name, value in features.items():
+        kind = "bytes" if isinstance(value, bytes) else "integers"
+        example.features.entries.add(name=name, feature={kind: {"value": [value]}})
+    encoded: bytes = example.SerializeToString()
+    return encoded
 
 
 def decode_example(data: bytes) -> dict[str, bytes | int]:
@@ -135,72 +157,10 @@ def decode_example(data: bytes) -> dict[str, bytes | int]:
     Raises:
         ValueError: the data are no Example.
     """
-    values_by_name: dict[str, bytes | int] = {}
-    for features in _fields(data).get(1, []):
-        for entry in _fields(_as_bytes(features)).get(1, []):
-            parts = _fields(_as_bytes(entry))
-            if not (1 in parts and 2 in parts):
-                continue  # as protobuf has it: what is not there is empty
-            name, feature = _as_bytes(parts[1][0]).decode(), _fields(_as_bytes(parts[2][0]))
-            kind = next((kind for kind in (1, 3) if kind in feature), 0)  # bytes, integers
-            values = _fields(_as_bytes(feature[kind][0])).get(1, []) if kind else []
-            if values and kind == 1:
-                values_by_name[name] = _as_bytes(values[0])
-            elif values:
-                # A list of integers is packed into bytes, or written one by one.
-                first = values[0]
-                number = _varint(first, 0)[0] if isinstance(first, bytes) else first
-                values_by_name[name] = number - (1 << 64) if number >> 63 else number
-    return values_by_name
-
-
-def _field(number: int, content: bytes) -> bytes:
-    return _encode_varint(number << 3 | 2) + _encode_varint(len(content)) + content
-
-
-def _fields(data: bytes) -> dict[int, list[bytes | int]]:
-    """A protobuf message as field number -> values."""
-    fields: dict[int, list[bytes | int]] = {}
-    place = 0
-    while place < len(data):
-        key, place = _varint(data, place)
-        kind = key & 7
-        value: bytes | int
-        if kind == 0:
-            value, place = _varint(data, place)
-        elif kind in (1, 2, 5):
-            length, place = _varint(data, place) if kind == 2 else (8 if kind == 1 else 4, place)
-            value, place = data[place : place + length], place + length
-            if place > len(data):
-                raise ValueError("a field ends after its message")
-        else:
-            raise ValueError(f"no protobuf: wire type {kind}")
-        fields.setdefault(key >> 3, []).append(value)
-    return fields
-
-
-def _as_bytes(value: bytes | int) -> bytes:
-    if not isinstance(value, bytes):
-        raise ValueError("no Example: a number where a message should be")
-    return value
-
-
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    value, shift = 0, 0
-    while True:
-        if place >= len(data) or shift > 63:
-            raise ValueError("no protobuf: a number does not end")
-        byte = data[place]
-        value |= (byte & 127) << shift
-        place, shift = place + 1, shift + 7
-        if byte < 128:
-            return value & _64_BITS, place
-
-
-def _encode_varint(value: int) -> bytes:
-    value &= _64_BITS  # a negative number is its two's complement
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*out, value])
+    try:
+        example = _Example.FromString(data)
+    except DecodeError as error:
+        raise ValueError(str(error)) from None
+    values = {each.name: each.feature.bytes.value or each.feature.integers.value
+              for each in example.features.entries}  # fmt: skip
+    return {name: some[0] for name, some in values.items() if some}
