@@ -145,19 +145,13 @@ def over_agent(folder: Path) -> dict[str, str]:
     return {"PRTE_MCA_plm": "ssh", "PRTE_MCA_plm_ssh_agent": str(agent), "MPI_PREFIX": sys.prefix}
 
 
-def by_hostfile(cluster: Cluster, folder: Path, hosts: str, code: str) -> subprocess.CompletedProcess:
-    """Python under mpirun by hand on the login node, outside any allocation."""
-    hostfile = folder / "hosts"
-    hostfile.write_text(hosts)
-    mpirun = [str(MPIRUN), "--allow-run-as-root", "--hostfile", str(hostfile), "-np", "4"]
-    mapping = ["--map-by", "ppr:2:node:OVERSUBSCRIBE"]
-    python = [sys.executable, "-c", code]
-    return cluster.run(*mpirun, *mapping, *python, TMPDIR="/dev/shm", **over_agent(folder))
-
-
 def test_ranks_started_by_hand_from_a_hostfile_find_rank_0(cluster: Cluster, tmp_path: Path):
+    """On the login node, outside any allocation."""
     need_mpirun()
-    answer = by_hostfile(cluster, tmp_path, "\n".join(FOREGROUND), WORLD)
+    (tmp_path / "hosts").write_text("\n".join(FOREGROUND))
+    mpirun = [str(MPIRUN), "--allow-run-as-root", "--hostfile", str(tmp_path / "hosts"), "-np", "4"]
+    python = ["--map-by", "ppr:2:node:OVERSUBSCRIBE", sys.executable, "-c", WORLD]
+    answer = cluster.run(*mpirun, *python, TMPDIR="/dev/shm", **over_agent(tmp_path))
     assert answer.returncode == 0, answer.stderr
     worlds = sorted((json.loads(line) for line in answer.stdout.splitlines()), key=lambda each: each["rank"])
     assert [(w["rank"], w["local_rank"], w["host"]) for w in worlds] == [
@@ -199,21 +193,15 @@ def test_ranks_of_srun_started_by_hand_agree_on_a_folder(cluster: Cluster, tmp_p
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["slurm/submit.sh", "configs/virtuel.yaml"], "did you mean 'configs/virtual.yaml'"),
-        (
-            ["env", "SCALEPROF_SITE=virtul", "slurm/submit.sh", "configs/virtual.yaml"],
-            "did you mean 'virtual'",
-        ),
-        (["bash", "slurm/sweep.sh"], "submit it:  sbatch slurm/sweep.sh"),
-        (
-            ["slurm/submit.sh", "--time=1", "a.yaml"],
-            "the sweep file comes first: slurm/submit.sh CONFIG --time",
-        ),
-        (["env", "PYTHON=python9", "slurm/submit.sh", "a.yaml"], "there is no python9 here: activate"),
+        ("slurm/submit.sh configs/virtuel.yaml", "did you mean 'configs/virtual.yaml'"),
+        ("env SCALEPROF_SITE=virtul slurm/submit.sh configs/virtual.yaml", "did you mean 'virtual'"),
+        ("bash slurm/sweep.sh", "submit it:  sbatch slurm/sweep.sh"),
+        ("slurm/submit.sh --time=1 a.yaml", "the sweep file comes first: slurm/submit.sh CONFIG --time"),
+        ("env PYTHON=python9 slurm/submit.sh a.yaml", "there is no python9 here: activate"),
     ],
 )
 def test_wrong_use_is_answered_in_a_line(cluster: Cluster, words, says):
-    answer = cluster.run(*words)
+    answer = cluster.run(*words.split())
     assert answer.returncode != 0 and says in answer.stderr and "Traceback" not in answer.stderr
 
 

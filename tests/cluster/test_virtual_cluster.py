@@ -44,6 +44,7 @@ def test_a_links_rate_can_be_limited(cluster):
     assert "tbf" not in cluster.control("on", "n3", "tc", "qdisc", "show", "dev", "eth0")
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(CPU_GROUPS is None, reason="no control groups for processors on this machine")
 def test_a_nodes_share_of_the_processor_can_be_limited(tmp_path, able):
     own = Cluster(tmp_path / "home", {"VIRTUAL_CLUSTER_OWNER": str(os.getpid())})

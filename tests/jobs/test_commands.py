@@ -10,6 +10,7 @@ import pytest
 
 from jobs import commands
 from jobs.flags import FORMATS
+from tests.analysis.commands import one_line_error, run
 
 PACKAGES = ("jobs", "train", "profiling", "analysis")
 # What other commands start, and no user does.
@@ -17,14 +18,6 @@ STARTED_BY_OTHERS = {
     "analysis.hotspots", "jobs.submit", "profiling.wrap", "train.studies.attempt",
     "train.torchrun",
 }  # fmt: skip
-
-
-def run(*words, cwd, **environment):
-    """``scaleprof WORDS``, by its module."""
-    return subprocess.run(
-        [sys.executable, "-m", "jobs.commands", *words], cwd=cwd, env={**os.environ, **environment},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +39,10 @@ def test_every_command_of_the_project_is_listed(root):
     assert len(commands.COMMANDS) == len(ours)
 
 
-def test_alone_it_lists_each_command_with_its_head_below_its_group(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["scaleprof"])
-    with pytest.raises(SystemExit) as left:
-        commands.main()
-    lines = capsys.readouterr().out.splitlines()
-    assert left.value.code == 0
+def test_alone_it_lists_each_command_with_its_head_below_its_group():
+    answer = run("jobs.commands")
+    lines = answer.out.splitlines()
+    assert answer.code == 0
     for group, modules in commands.GROUPS.items():
         first = lines.index(group) + 1
         for line, module in zip(lines[first:], modules, strict=False):
@@ -59,25 +50,16 @@ def test_alone_it_lists_each_command_with_its_head_below_its_group(capsys, monke
             assert commands.COMMANDS[name] == module and said.strip() == commands.head_of(module) != ""
 
 
-def test_a_command_is_its_module(root):
-    as_command = run("site", "--help", cwd=root)
-    as_module = subprocess.run(
-        [sys.executable, "-m", "jobs.site", "--help"], cwd=root, capture_output=True, text=True, check=True
-    )
-    assert as_command.stdout == as_module.stdout
-    wrong = run("scaled", "nowhere", cwd=root)
-    assert wrong.returncode == 2 and "nowhere" in wrong.stderr
+def test_a_command_is_its_module():
+    assert run("jobs.commands", "site", "--help").out == run("jobs.site", "--help").out != ""
+    wrong = run("jobs.commands", "scaled", "nowhere")
+    assert wrong.code == 2 and "nowhere" in wrong.err
 
 
-def test_its_version_is_that_of_the_package(installed, root):
-    answer = run("--version", cwd=root)
-    assert (answer.returncode, answer.stdout) == (0, f"scaleprof {metadata.version('scaleprof')}\n")
-
-
-def test_a_wrong_flag_is_one_line(root):
-    answer = run("--verson", cwd=root)
-    assert (answer.returncode, answer.stdout) == (2, "")
-    assert " --verson; did you mean '--version'?" in answer.stderr and answer.stderr.count("\n") == 1
+def test_its_version_is_that_of_the_package_and_a_wrong_flag_is_one_line(installed):
+    answer = run("jobs.commands", "--version")
+    assert (answer.code, answer.out) == (0, f"scaleprof {metadata.version('scaleprof')}\n")
+    assert "--verson; did you mean '--version'?" in one_line_error(run("jobs.commands", "--verson"))
 
 
 @pytest.mark.parametrize(
@@ -91,28 +73,18 @@ def test_a_wrong_flag_is_one_line(root):
 def test_the_shell_completes_commands_their_flags_and_values(tmp_path, root, typed, offered):
     pytest.importorskip("argcomplete")
     (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "a.csv").touch()
     (tmp_path / "result.yaml").touch()
-    typed = typed.replace("{here}", str(tmp_path))
-    offered = {word.replace("{here}", str(tmp_path)) for word in offered}
-    answers = tmp_path / "answers"
-    run(
-        cwd=root, _ARGCOMPLETE="1", COMP_LINE=typed, COMP_POINT=str(len(typed)), IFS="\n",
-        _ARGCOMPLETE_STDOUT_FILENAME=str(answers),
-    )  # fmt: skip
+    typed, answers = typed.replace("{here}", str(tmp_path)), tmp_path / "answers"
+    asked = {
+        "_ARGCOMPLETE": "1", "COMP_LINE": typed, "COMP_POINT": str(len(typed)), "IFS": "\n",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(answers),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "jobs.commands"]
+    subprocess.run(command, cwd=root, env={**os.environ, **asked}, capture_output=True, check=False)
     assert {word.strip() for word in answers.read_text().split("\v")} - {""} == offered
 
 
 def test_the_environment_finds_scaleprof_from_any_folder(installed, tmp_path):
-    (tmp_path / "results").mkdir()
-    asked = [sys.executable, "-m", "analysis.scaled", "results"]
-    answer = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert answer.returncode == 2 and "holds no results" in answer.stderr
-    listed = subprocess.run(
-        [Path(sys.executable).with_name("scaleprof")],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    scaleprof = Path(sys.executable).with_name("scaleprof")
+    listed = subprocess.run([scaleprof], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert listed.stdout == commands.listing() + "\n"

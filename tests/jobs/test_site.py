@@ -23,7 +23,8 @@ from jobs.site import (
 from jobs.sweep import at_site
 from jobs.sweep_file import read_sweep
 from profiling.errors import UserError
-from tests.analysis.commands import run
+from tests.analysis.commands import Ran, run
+from tests.builders import put_programs
 
 
 @pytest.mark.parametrize("path", sorted(SITES.glob("*.yaml")), ids=lambda path: path.stem)
@@ -64,41 +65,41 @@ def test_the_settings_of_a_site_file_are_printed(tmp_path):
     assert answer.code == 0 and answer.out == f"# site file: {NO_SITE}\n"
 
 
-def test_modules_are_loaded_and_variables_set_unless_the_user_has(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text("modules: [2024, x]")
-    commands = "\n".join(shell_commands(read_site(path)))
-    shell = ["bash", "-c", "module() { echo loaded $*; [[ $3 != absent ]]; };" + commands]
-    assert subprocess.run(shell, capture_output=True, text=True, check=True).stdout == "loaded load 2024 x\n"
-    path.write_text("modules: [2024, absent]")
-    absent = "\n".join(shell_commands(read_site(path)))
-    shell[2] = shell[2].replace(commands, absent)
-    answer = subprocess.run(shell, capture_output=True, text=True, check=False)
-    assert answer.returncode == 2 and answer.stderr.startswith(f"scaleprof: error: {path}: `modules`")
-    answer = subprocess.run(["bash", "-c", commands], capture_output=True, text=True, check=False)
-    assert answer.returncode == 2 and f"scaleprof: error: {path}: `modules`" in answer.stderr
-    path.write_text("""environment: {MINE: 'a "b" $c `d` \\e }', YOURS: 1}""")
-    script = "\n".join([*shell_commands(read_site(path)), 'printf "%s|%s" "$MINE" "$YOURS"'])
-    answer = subprocess.run(
-        ["bash", "-c", script], env={"YOURS": "2"}, capture_output=True, text=True, check=True
-    )
-    assert answer.stdout == 'a "b" $c `d` \\e }|2'
+@pytest.fixture
+def mine(tmp_path):
+    """Reads a site file of such content, ``mine.yaml``."""
+
+    def read(text: str) -> Site:
+        (tmp_path / "mine.yaml").write_text(text)
+        return read_site(tmp_path / "mine.yaml")
+
+    return read
 
 
-def test_modules_that_are_not_there_are_known_before_the_first_run(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text("modules: [cuda/12]")
+def bash(*commands: str, **environment: str) -> subprocess.CompletedProcess:
+    words = ["bash", "-c", "\n".join(commands)]
+    return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_modules_are_loaded_and_variables_set_unless_the_user_has(tmp_path, mine):
+    module = "module() { echo loaded $*; [[ $3 != absent ]]; };"
+    assert bash(module, *shell_commands(mine("modules: [2024, x]"))).stdout == "loaded load 2024 x\n"
+    absent = shell_commands(mine("modules: [2024, absent]"))
+    for answer in (bash(module, *absent), bash(*absent)):
+        assert answer.returncode == 2 and f"error: {tmp_path}/mine.yaml: `modules`" in answer.stderr
+    variables = shell_commands(mine("""environment: {MINE: 'a "b" $c `d` \\e }', YOURS: 1}"""))
+    assert bash(*variables, 'printf "%s|%s" "$MINE" "$YOURS"', YOURS="2").stdout == 'a "b" $c `d` \\e }|2'
+
+
+def test_modules_that_are_not_there_are_known_before_the_first_run(mine):
+    path = {"PATH": os.environ["PATH"]}
     with pytest.raises(UserError, match=r"cuda/12 cannot be loaded: .*module.*`modules`"):
-        refuse(check_modules(read_site(path), {"PATH": os.environ["PATH"]}))
+        refuse(check_modules(mine("modules: [cuda/12]"), path))
     # As environment modules export it to the shells of a login.
-    function = {
-        "PATH": os.environ["PATH"],
-        "BASH_FUNC_module%%": "() { echo no module $2 >&2; [ $2 = gcc ]; }",
-    }
+    function = {**path, "BASH_FUNC_module%%": "() { echo no module $2 >&2; [ $2 = gcc ]; }"}
     with pytest.raises(UserError, match="cuda/12 cannot be loaded: no module cuda/12"):
-        refuse(check_modules(read_site(path), function))
-    path.write_text("modules: [gcc]")
-    refuse(check_modules(read_site(path), function))
+        refuse(check_modules(mine("modules: [cuda/12]"), function))
+    refuse(check_modules(mine("modules: [gcc]"), function))
     assert not list(check_modules(Site(), {}))
 
 
@@ -106,23 +107,15 @@ def test_two_site_files_for_one_cluster_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("jobs.site.SITES", tmp_path)
     for name in ("a", "b"):
         (tmp_path / f"{name}.yaml").write_text("cluster: mine")
-    with pytest.raises(
-        UserError,
-        match=r"the cluster 'mine' \(.*a\.yaml, .*b\.yaml\); set SCALEPROF_SITE",
-    ):
+    with pytest.raises(UserError, match=r"the cluster 'mine' \(.*a\.yaml, .*b\.yaml\); set SCALEPROF_SITE"):
         find_site(None, {"SLURM_CLUSTER_NAME": "mine"})
     assert find_site("b", {"SLURM_CLUSTER_NAME": "mine"}).file == tmp_path / "b.yaml"
 
 
-def test_what_sbatch_is_told(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text("reservation: tests\nqos: high")
-    assert sbatch_words(read_site(path)) == ["--qos=high", "--reservation=tests"]
-    assert sbatch_words(find_site("example", {})) == [
-        "--partition=gpu",
-        "--account=my-project",
-        "--exclusive",
-    ]
+def test_what_sbatch_is_told(mine):
+    assert sbatch_words(mine("reservation: tests\nqos: high")) == ["--qos=high", "--reservation=tests"]
+    words = sbatch_words(find_site("example", {}))
+    assert words == ["--partition=gpu", "--account=my-project", "--exclusive"]
 
 
 def test_data_are_where_the_site_has_them(tmp_path):
@@ -167,43 +160,43 @@ def test_the_site_file_in_use_is_named_and_its_network_holds_before_anything_run
     assert run(*dry_run).err.splitlines()[0] == f"site file: {NO_SITE}"
 
 
-def test_a_job_on_a_node_without_the_scratch_folder_ends_in_a_line_and_makes_none(tmp_path, monkeypatch):
-    scratch = tmp_path / "none"
-    (tmp_path / "here.yaml").write_text(f"scratch: {scratch}")
-    (tmp_path / "s.yaml").write_text("run: {batches: 3}")
-    (tmp_path / "srun").write_text("#!/bin/sh\nexit 1\n")
-    (tmp_path / "srun").chmod(0o755)
-    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "PATH": f"{tmp_path}:/usr/bin:/bin"}
-    for name, value in job.items():
-        monkeypatch.setenv(name, value)
-    words = [tmp_path / "s.yaml", "--launcher=slurm", "--out", tmp_path, "--site", tmp_path / "here.yaml"]
-    monkeypatch.setenv("SLURMD_NODENAME", "n1")
-    answer = run("jobs.sweep", *words)
-    assert answer.code == 2 and not scratch.exists()
-    said = answer.err.splitlines()[-1]
-    assert f"scratch {scratch}" in said and said.endswith(f"{tmp_path}/here.yaml")
-    assert run("jobs.sweep", *words, "--dry-run").code == 0
-    monkeypatch.delenv("SLURMD_NODENAME")  # in a shell of salloc, on the login node
+@pytest.fixture
+def in_job(tmp_path, monkeypatch):
+    """Runs a sweep of one and two nodes in a job of Slurm on such nodes, at a site of such a file."""
+    put_programs(tmp_path, srun="exit 1")
     monkeypatch.setattr("jobs.sweep.run_sweep", lambda *given: Result())
-    assert run("jobs.sweep", *words).code == 0
+
+    def sweep(site: str, nodes: str, *words: str) -> Ran:
+        (tmp_path / "here.yaml").write_text(site)
+        (tmp_path / "s.yaml").write_text("run: {nodes: [1, 2], batch: [2, 4], batches: 3}")
+        job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": nodes, "PATH": f"{tmp_path}:/usr/bin:/bin"}
+        for name, value in job.items():
+            monkeypatch.setenv(name, value)
+        at = ["--out", tmp_path, "--site", tmp_path / "here.yaml"]
+        return run("jobs.sweep", tmp_path / "s.yaml", "--launcher=slurm", *at, *words)
+
+    return sweep
+
+
+def test_a_job_on_a_node_without_the_scratch_folder_ends_in_a_line_and_makes_none(
+    tmp_path, in_job, monkeypatch
+):
+    scratch = f"scratch: {tmp_path}/none"
+    assert in_job(scratch, "n1").code == 0  # in a shell of salloc, on the login node
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    answer = in_job(scratch, "n1")
+    assert answer.code == 2 and not (tmp_path / "none").exists()
+    said = answer.err.splitlines()[-1]
+    assert f"scratch {tmp_path}/none" in said and said.endswith(f"{tmp_path}/here.yaml")
+    assert in_job(scratch, "n[1-2]", "--dry-run").code == 0
 
 
 @pytest.mark.parametrize(("nodes", "code"), [("n[1-2]", 2), ("n1", 0)])
 def test_a_job_on_a_node_without_the_interface_ends_in_a_line_before_its_first_run(
-    tmp_path, monkeypatch, nodes, code
+    tmp_path, in_job, monkeypatch, nodes, code
 ):
-    (tmp_path / "here.yaml").write_text("network: {eth: {interface: nope0}}")
-    (tmp_path / "s.yaml").write_text("run: {nodes: [1, 2], batch: [2, 4], batches: 3}")
-    (tmp_path / "srun").write_text("#!/bin/sh\nexit 1\n")
-    (tmp_path / "srun").chmod(0o755)
-    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": nodes, "SLURMD_NODENAME": "n1"}
-    for name, value in {**job, "PATH": f"{tmp_path}:/usr/bin:/bin"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr("jobs.sweep.run_sweep", lambda *given: Result())
-    words = [tmp_path / "s.yaml", "--launcher=slurm", "--out", tmp_path, "--site", tmp_path / "here.yaml"]
-    answer = run("jobs.sweep", *words)
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    answer = in_job("network: {eth: {interface: nope0}}", nodes)
     assert answer.code == code  # an allocation of one node uses no network
-    errors = [line for line in answer.err.splitlines() if "error" in line]
-    assert [line.partition("; correct ")[2] for line in errors] == [
-        f"`network.eth.interface` in {tmp_path}/here.yaml"
-    ] * (code == 2)
+    errors = [line.partition("; correct ")[2] for line in answer.err.splitlines() if "error" in line]
+    assert errors == [f"`network.eth.interface` in {tmp_path}/here.yaml"] * (code == 2)
