@@ -50,6 +50,7 @@ def test_alone_it_lists_each_command_with_its_head_below_its_group():
             assert commands.COMMANDS[name] == module and said.strip() == commands.head_of(module) != ""
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # runpy's: this process has imported them
 def test_a_command_is_its_module():
     assert run("jobs.commands", "site", "--help").out == run("jobs.site", "--help").out != ""
     wrong = run("jobs.commands", "scaled", "nowhere")
