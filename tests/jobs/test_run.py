@@ -23,49 +23,32 @@ from jobs.run_fields import (
 from profiling.errors import UserError
 from profiling.tools import tool
 
+# Drawn where others allow it, or not at all.
+OF_OTHERS = ("profile_mode", "profile_schedule", "program", "factors")
+
 
 @st.composite
 def runs(draw: st.DrawFn) -> Run:
     """Any Run: every field drawn over its whole range."""
-    choices = {
-        name: st.sampled_from(options)
-        for name, info in Run.model_fields.items()
-        if (options := literal_options(info.annotation))
+    drawn = {}
+    for name, info in Run.model_fields.items():
+        if options := literal_options(info.annotation):
+            drawn[name] = st.sampled_from(options)
+        elif info.annotation in (bool, int, float):
+            drawn[name] = st.from_type(typing.Annotated[info.annotation, *info.metadata])
+    texts = st.characters(exclude_categories=["Cs"])
+    drawn |= {
+        "network": st.sampled_from(["ib", "eth", "IB", "ETH"]),
+        "model": st.from_regex(r"[a-z][a-z0-9_]{0,40}", fullmatch=True),
+        "batches": st.integers(2, 10_000_000),
+        "attribute_from": st.none() | st.integers(0, 1),
+        "data": st.none() | st.text(texts, min_size=1, max_size=20),
+        "compile": st.sampled_from([True, False, "max-autotune", "reduce-overhead"]),
+        "hw_decoder_load": st.none() | st.floats(0, 1),
+        "profile_kernels": st.text(texts, max_size=20),
+        **{name: st.just(Run.model_fields[name].default) for name in OF_OTHERS},
     }
-    values = draw(
-        st.fixed_dictionaries(
-            choices
-            | {
-                "nodes": st.integers(1, 4096),
-                "gpus_per_node": st.integers(1, 64),
-                "network": st.sampled_from(["ib", "eth", "IB", "ETH"]),
-                "workers": st.integers(0, 512),
-                "model": st.from_regex(r"[a-z][a-z0-9_]{0,40}", fullmatch=True),
-                "batch": st.integers(1, 65536),
-                "threads": st.integers(0, 1024),
-                "batches": st.integers(2, 10_000_000),
-                "attribute_from": st.none() | st.integers(0, 1),
-                "image_size": st.integers(32, 2048),
-                "data": st.none()
-                | st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20),
-                "learning_rate": st.floats(0, 100, exclude_min=True),
-                "seed": st.integers(0, 2**31 - 1),
-                "channels_last": st.booleans(),
-                "compile": st.sampled_from([True, False, "max-autotune", "reduce-overhead"]),
-                "graph": st.booleans(),
-                "cudnn_benchmark": st.booleans(),
-                "hw_decoder_load": st.none() | st.floats(0, 1),
-                "broadcast_buffers": st.booleans(),
-                "bucket_mb": st.floats(0, 4096, exclude_min=True),
-                "sync_stages": st.booleans(),
-                "profile_mode": st.just("auto"),
-                "profile_schedule": st.just(""),
-                "profile_kernels": st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
-                "program": st.just(""),
-                "factors": st.just({}),
-            }
-        )
-    )
+    values = draw(st.fixed_dictionaries(drawn))
     assert set(values) == set(Run.model_fields), "a new field is drawn here too"
     modes = tool(values["profile"]).modes
     values["profile_mode"] = draw(st.sampled_from(sorted(modes)))
@@ -158,11 +141,11 @@ def test_what_is_no_id_is_refused_in_one_line(text):
     assert "\n" not in str(error.value).replace(text, "")
 
 
-def test_every_field_has_a_description_and_the_id_is_of_the_ten_fields_it_is_documented_with():
+def test_every_field_has_a_description_and_a_role_and_the_id_is_of_the_ten_it_is_documented_with():
     assert all(info.description for info in Run.model_fields.values())
-    assert set(ID_FIELDS) | set(OUTSIDE_FIELDS) | {"factors"} == set(Run.model_fields)
-    assert len(ID_FIELDS) == 10
-    assert typing.get_type_hints(Run)
+    assert set(ID_FIELDS) | set(OUTSIDE_FIELDS) | {"factors"} == set(ROLES) == set(Run.model_fields)
+    assert len(ID_FIELDS) == 10 and set(fields_of("size")) == {"nodes", "gpus_per_node"}
+    assert all("{}" in role.label for role in ROLES.values())
 
 
 def test_a_schedule_waits_warms_up_and_records_as_often_as_it_says():
@@ -181,13 +164,6 @@ def test_one_process_of_dataparallel_drives_all_gpus_of_its_node():
     ):
         run = make_run({"gpus_per_node": 4, "batch": 8, **fields})
         assert (run.world_size, run.ranks, run.ranks_per_node, run.gpus_per_rank, run.rank_batch) == sizes
-
-
-def test_every_field_has_one_role_and_every_label_a_place_for_the_value():
-    assert set(ROLES) == set(Run.model_fields)
-    kinds = ("workload", "size", "length", "observation", "own")
-    assert sorted(fields_of(*kinds)) == sorted(ROLES) and set(fields_of("size")) == {"nodes", "gpus_per_node"}
-    assert all("{}" in role.label for role in ROLES.values())
 
 
 def test_ids_are_in_the_order_of_their_values_and_repetitions_stand_together():

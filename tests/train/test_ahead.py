@@ -1,8 +1,8 @@
 """Batches for a GPU: a batch ahead, on a stream of their own, and the same pixels as on a CPU."""
 
-from contextlib import contextmanager
-from itertools import repeat
+from itertools import count, repeat
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -17,60 +17,28 @@ from .conftest import run_of
 CPU = torch.device("cpu")
 
 
-class Story:
-    """Streams, events and tensors that tell what is asked of them."""
-
-    def __init__(self):
-        self.told, self.number = [], -1
-        self.Stream = lambda device: "copying"
-        self.Event = self.current_stream = lambda *_: self
-        self.record = lambda stream: self.told.append(f"event on {stream}")
-        self.wait_event = lambda event: self.told.append("computing waits")
-
-    @contextmanager
-    def stream(self, stream):
-        self.told.append(f"on {stream}:")
-        yield
-        self.told.append(".")
-
-    def __next__(self):
-        self.number += 1
-        return Tensor(self, f"images {self.number}"), Tensor(self, f"labels {self.number}")
+def copied(number: int) -> list[str]:
+    """What is asked for as the copy of a batch is begun."""
+    images, labels = f"images_{number}", f"labels_{number}"
+    return ["stream", "stream().__enter__", f"{images}.to", "finish", f"{labels}.to", "Event",
+            "Event().record", "stream().__exit__"]  # fmt: skip
 
 
-class Tensor:
-    def __init__(self, story, name):
-        self.story, self.name = story, name
-
-    def to(self, device, non_blocking):
-        assert non_blocking
-        self.story.told.append(f"copy {self.name}")
-        return self
-
-    def record_stream(self, stream):
-        assert stream is self.story
-        self.story.told.append(f"keep {self.name}")
-
-
-def fetch(number):
-    return ["on copying:", f"copy images {number}", f"finish images {number}", f"copy labels {number}",
-            "event on copying", "."]  # fmt: skip
+HANDED_OVER = ["current_stream", "current_stream().wait_event", "finish().record_stream"]
 
 
 def test_the_next_batch_is_copied_while_this_one_is_computed():
-    story = Story()
-
-    def finish(images):
-        story.told.append(f"finish {images.name}")
-        return images
-
-    batches = Ahead(story, CPU, finish, story)
-    assert next(batches)[0].name == "images 0"
-    handed_over = ["computing waits", "keep images 0", "keep labels 0"]
-    assert story.told == [*fetch(0), *handed_over, *fetch(1)]
-    story.told.clear()
-    assert next(batches)[0].name == "images 1"
-    assert story.told == ["computing waits", "keep images 1", "keep labels 1", *fetch(2)]
+    """CUDA and the tensors are one mock, which notes in which order its parts are called."""
+    cuda = MagicMock()
+    pairs = ((getattr(cuda, f"images_{n}"), getattr(cuda, f"labels_{n}")) for n in count())
+    batches = Ahead(pairs, CPU, cuda.finish, cuda)
+    for number, begun in ((0, ["Stream", *copied(0)]), (1, [])):
+        _, labels = next(batches)
+        after = [f"labels_{number}.to().record_stream", *copied(number + 1)]
+        assert [call[0] for call in cuda.mock_calls] == [*begun, *HANDED_OVER, *after]
+        assert labels == getattr(cuda, f"labels_{number}").to.return_value
+        assert getattr(cuda, f"images_{number + 1}").to.call_args.kwargs == {"non_blocking": True}
+        cuda.reset_mock()
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
