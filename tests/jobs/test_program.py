@@ -1,7 +1,5 @@
 """A sweep starts a program of the user's: its command, its names in braces, its runs."""
 
-from pathlib import Path
-
 import pytest
 
 from jobs.execute import Execution
@@ -11,13 +9,12 @@ from jobs.progress import describe, last_batch
 from jobs.run import make_run
 from jobs.run_fields import parse_id
 from jobs.store import MANIFEST, Manifest, check_reports, is_complete, read_record, write_record
-from jobs.sweep_file import choose, expand, read_sweep
+from jobs.sweep_file import Rule, Sweep, SweepRun, choose, expand, read_sweep
 from profiling import tables
 from profiling.errors import UserError
 from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, write_run
 
-ROOT = Path(__file__).resolve().parents[2]
 SWEEP = """
 repetitions: 1
 run:
@@ -31,22 +28,17 @@ run:
 
 
 @pytest.fixture
-def sweep_of(tmp_path):
-    def read(text):
-        path = tmp_path / "mine.yaml"
-        path.write_text(text)
-        return read_sweep(path)
-
-    return read
+def sweep(tmp_path) -> Sweep:
+    (tmp_path / "mine.yaml").write_text(SWEEP)
+    return read_sweep(tmp_path / "mine.yaml")
 
 
-def runs_of(sweep):
+@pytest.fixture
+def runs(sweep) -> list[SweepRun]:
     return expand(sweep)[0]
 
 
-def test_each_word_of_the_command_is_filled_and_no_value_is_split(sweep_of):
-    runs = runs_of(sweep_of(SWEEP))
-    assert len(runs) == 8
+def test_each_word_of_the_command_is_filled_and_no_value_is_split(runs):
     commands = [command_of(run.configuration) for run in runs]
     name = '--name=it\'s a "name"'
     assert ["train.py", "--lr", "0.1", name, "--batch-size", "32", "--world", "1"] in commands
@@ -55,32 +47,31 @@ def test_each_word_of_the_command_is_filled_and_no_value_is_split(sweep_of):
     assert command_of(quoted) == ["my train.py", "--json", '{"a": 1}', ""]
 
 
-def test_ids_say_what_the_sweep_varies_and_nothing_of_our_own_loop(sweep_of):
-    ids = [run.id for run in runs_of(sweep_of(SWEEP))]
+def test_ids_say_what_the_sweep_varies_and_nothing_of_our_own_loop(runs):
+    ids = [run.id for run in runs]
     assert "run_0_program_1_2_eth_none+flag=--amp+lr=0.1" in ids
     assert len(set(ids)) == 8 and not any("resnet" in one or "synthetic" in one for one in ids)
     assert parse_id(ids[0]).factors == {"flag": "", "lr": "0.1"}
 
 
-def test_only_takes_factors_of_the_users_own(sweep_of):
-    chosen, _ = choose(sweep_of(SWEEP), ["lr=0.1", "gpus_per_node=2"], "mine.yaml")
+def test_only_takes_factors_of_the_users_own(sweep):
+    chosen, _ = choose(sweep, ["lr=0.1", "gpus_per_node=2"], "mine.yaml")
     assert [run.configuration.factors["lr"] for run in chosen] == [0.1, 0.1]
     with pytest.raises(UserError, match="unknown field 'lrr'; did you mean 'lr'"):
-        choose(sweep_of(SWEEP), ["lrr=0.1"], "mine.yaml")
+        choose(sweep, ["lrr=0.1"], "mine.yaml")
     with pytest.raises(UserError, match=r"no runs: --only lr=7, but lr has 0.1, 0.01$"):
-        choose(sweep_of(SWEEP), ["lr=7"], "mine.yaml")
-    rule = "exclude:\n  - when: {lr: 0.1, world_size: 1}\n    because: too slow\n"
-    assert [len(several) for several in expand(sweep_of(SWEEP + rule))] == [6, 2]
+        choose(sweep, ["lr=7"], "mine.yaml")
+    rule = Rule(when={"lr": 0.1, "world_size": 1}, because="too slow")
+    assert [len(several) for several in expand(sweep.model_copy(update={"exclude": [rule]}))] == [6, 2]
 
 
-def test_only_what_the_command_names_is_known_of_a_run(sweep_of):
-    run = runs_of(sweep_of(SWEEP))[0].configuration
+def test_only_what_the_command_names_is_known_of_a_run(runs):
+    run = runs[0].configuration
     unknown = unknown_fields(run)
     assert {"model", "loader", "grad", "compute", "workers", "learning_rate"} <= set(unknown)
     assert not {"batch", "nodes", "batches", "profile", "program", "seed"} & set(unknown)
     assert unknown_fields(make_run({})) == []
-    words = describe(run, ("lr",))
-    assert words == "1 node x 1 rank, train.py, lr: 0.1"
+    assert describe(run, ("lr",)) == "1 node x 1 rank, train.py, lr: 0.1"
 
 
 def test_a_script_that_is_not_there_is_found_before_the_first_run(tmp_path):
@@ -116,12 +107,9 @@ def test_the_step_is_found_among_what_a_program_prints(tmp_path):
     assert last_batch(log) == "3/50"
 
 
-def test_the_command_has_torchruns_variables_around_it(sweep_of, tmp_path):
-    sweep = sweep_of(SWEEP)
-    execution = Execution(sweep, tmp_path, Local())
+def test_the_command_has_torchruns_variables_around_it(sweep, tmp_path):
     values = {"program": "train.py --lr {lr}", "factors": {"lr": 0.1}, "profile": "torch", "batches": 8}
-    run = make_run(values)
-    command = execution.command(run, tmp_path / "r")
+    command = Execution(sweep, tmp_path, Local()).command(make_run(values), tmp_path / "r")
     start, rank = command[: command.index("--")], command[command.index("--") + 1 :]
     assert start[1:3] == ["-m", "train.torchrun"]
     assert rank[:2] == ["-m", "profiling.watch"] and rank[-3:] == ["train.py", "--lr", "0.1"]

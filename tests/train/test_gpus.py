@@ -5,6 +5,7 @@ import sys
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -48,18 +49,15 @@ def test_a_name_of_several_boards_has_the_memory_added(monkeypatch, name):
     assert device_name(torch.device("cuda", 0)) == name + " 96GB" * (name == "NVIDIA H100")
 
 
-class _Cuda:
-    """What torch.cuda says of a node's GPUs, as this process sees them."""
-
-    def __init__(self, monkeypatch, count, capability=(9, 0), built_for=("sm_80", "sm_90")):
-        self.chosen = None
-        says = {
-            "is_available": True, "device_count": count, "get_device_name": "NVIDIA H100 80GB HBM3",
-            "get_device_capability": capability, "get_arch_list": list(built_for),
-        }  # fmt: skip
-        for name, value in says.items():
-            monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
-        monkeypatch.setattr(torch.cuda, "set_device", lambda index: setattr(self, "chosen", index))
+def have_gpus(monkeypatch, count, capability=(9, 0), built_for=("sm_80", "sm_90")) -> Mock:
+    """What torch.cuda says of a node's GPUs, as this process sees them; what is called to choose one."""
+    says = {
+        "is_available": True, "device_count": count, "get_device_name": "NVIDIA H100 80GB HBM3",
+        "get_device_capability": capability, "get_arch_list": list(built_for), "set_device": None,
+    }  # fmt: skip
+    for name, value in says.items():
+        monkeypatch.setattr(torch.cuda, name, Mock(return_value=value))
+    return torch.cuda.set_device
 
 
 @pytest.mark.parametrize(
@@ -72,19 +70,20 @@ class _Cuda:
     ],
 )
 def test_each_rank_has_its_gpu_or_is_told_why_not(monkeypatch, count, visible, world, told):
-    cuda = _Cuda(monkeypatch, count)
+    chosen = have_gpus(monkeypatch, count)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     if isinstance(told, int):
-        assert choose_device(make_run({}), world) == torch.device("cuda", told) and cuda.chosen == told
+        assert choose_device(make_run({}), world) == torch.device("cuda", told)
+        chosen.assert_called_once_with(told)
     else:
         with pytest.raises(UserError, match=told):
             choose_device(make_run({}), world)
 
 
 def test_a_gpu_that_this_pytorch_has_no_kernels_for_is_told_before_the_first_of_them(monkeypatch):
-    _Cuda(monkeypatch, 1, capability=(7, 0), built_for=["sm_75", "sm_90"])
+    have_gpus(monkeypatch, 1, capability=(7, 0), built_for=["sm_75", "sm_90"])
     with pytest.raises(UserError, match=r"capability 7\.0.* install PyTorch for CUDA 12\.6"):
         choose_device(make_run({}), World())
     assert choose_device(make_run({"device": "cpu"}), World()).type == "cpu"
