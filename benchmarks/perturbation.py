@@ -26,7 +26,7 @@ from analysis.statistics.estimates import interval
 from benchmarks.child import RESULTS, facts, write
 from benchmarks.training import machine
 from jobs import ROOT
-from jobs.doctor import Check, examine
+from jobs.doctor import examine
 from jobs.flags import to_flags
 from jobs.launchers.local import Local
 from jobs.machine import this_machine
@@ -34,6 +34,7 @@ from jobs.processes import Limits, run_processes
 from jobs.run import Run, has_horovod, make_run
 from profiling import tables
 from profiling.errors import EXIT_DONE, UserError, run_command
+from profiling.presence import Presence
 from profiling.tools import TOOLS, tool
 from profiling.wrap import wrapped
 
@@ -60,7 +61,7 @@ class OutOfTime(UserError):
     """A run took longer than it may."""
 
 
-def tools_here(findings: Sequence[Check], has_gpu: bool) -> tuple[list[str], dict[str, str]]:
+def tools_here(findings: Sequence[Presence], has_gpu: bool) -> tuple[list[str], dict[str, str]]:
     """The tools that can record on this machine, and why each other one cannot."""
     known = {finding.name: finding for finding in findings if finding.group in ("profilers", "libraries")}
     here, absent = [], {}

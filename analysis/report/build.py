@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
+
 from analysis.diagnosis import diagnosis, in_order
 from analysis.diagnosis.evidence import PLACES
 from analysis.display.lines import levels
@@ -249,5 +251,5 @@ def _of_study(id: str, result: studies.Result, content: Answer) -> Section:
     views = [as_view(part, f"{id}-table-{number}") for number, part in enumerate(content.parts or ())]
     notes = lines([*content.verdict, *result.findings])
     heading = studies.STUDIES[result.manifest.study].question
-    charts = drawn.charts(id, result.manifest.study, content.rows)
+    charts = drawn.charts(id, result.manifest.study, pd.DataFrame(content.rows))
     return Section(id, heading, studies.timing(result.manifest), charts, views, notes)
