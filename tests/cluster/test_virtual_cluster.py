@@ -23,18 +23,6 @@ def test_ranks_run_on_nodes_of_their_own(cluster):
     assert hosts == sorted([f"n{node}" for node in range(1, 33)] * 2)
 
 
-def test_a_node_that_loses_power_fails_its_job_and_comes_back(cluster):
-    job = cluster.sbatch("--nodes=2", "--nodelist=n31,n32", "--no-requeue", "--wrap", "sleep 60")
-    cluster.until(lambda: cluster.job(job)["JobState"] == "RUNNING")
-    cluster.control("kill-node", "n31")
-    try:
-        assert cluster.wait(job)["JobState"] == "NODE_FAIL"
-    finally:
-        cluster.control("boot-node", "n31")
-    answer = cluster.run("srun", "--nodelist=n31", "hostname")
-    assert answer.stdout == "n31\n", answer.stderr
-
-
 def test_a_links_rate_can_be_limited(cluster):
     cluster.control("shape", "80mbit")
     try:
