@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from profiling.findings import Finding
@@ -44,59 +45,61 @@ class Used:
         return [Finding("uncertain", data={"figure": "GPU energy", "why": f"{off:.1%}"})]
 
 
+@dataclass(frozen=True)
+class Counter:
+    """A counter of joules.
+
+    Attributes:
+        name: NVML, RAPL.
+        read: joules since some time in the past; NaN: it cannot be read.
+        unambiguous_s: the least time in which it wraps around.
+    """
+
+    name: str
+    read: Callable[[], float]
+    unambiguous_s: float = math.inf
+
+
 class Meters:
     """A rank's meters: :meth:`start` before what is metered, :meth:`stop` after it; neither raises.
 
     Args:
-        device: reads the joules of its GPU (NaN: it failed), or why there is no counter; None: no GPU.
-        processors: the node's counters, or why there are none; None: another rank reads them.
+        device: of its GPU, or why there is no counter; None: no GPU.
+        processors: the node's, or why there is none; None: another rank reads them.
     """
 
     def __init__(
-        self,
-        device: Callable[[], float] | str | None,
-        processors: "Rapl | str | None",
+        self, device: Counter | str | None, processors: Counter | str | None,
         clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._device, self._processors, self._clock = device, processors, clock
-        self._why_not = [meter for meter in (device, processors) if isinstance(meter, str)]
-        self._at = self._device_j = 0.0
+    ) -> None:  # fmt: skip
+        self._counters, self._clock = {"device": device, "processors": processors}, clock
 
     def start(self) -> None:
-        if callable(self._device):
-            self._device_j = self._device()
-        if isinstance(self._processors, Rapl):
-            try:
-                self._processors.used()
-            except (OSError, ValueError) as error:
-                self._processors = f"RAPL at start: {error}"
-                self._why_not.append(self._processors)
+        counters = {of: each for of, each in self._counters.items() if isinstance(each, Counter)}
+        self._before = {of: counter.read() for of, counter in counters.items()}
         self._at = self._clock()
 
     def stop(self) -> Used:
-        seconds, why_not = self._clock() - self._at, list(self._why_not)
-        device_j = self._device() - self._device_j if callable(self._device) else None
-        if device_j is not None and math.isnan(device_j):
-            device_j = None
-            why_not.append("NVML: energy unreadable")
-        processors_j = None
-        if isinstance(self._processors, Rapl):
-            try:
-                processors_j = self._processors.used()
-            except (OSError, ValueError) as error:
-                why_not.append(f"RAPL at end: {error}")
-            if seconds >= self._processors.unambiguous_s:
-                processors_j = None
-                why_not.append(f"RAPL: ambiguous after {self._processors.unambiguous_s:.0f} s")
-        return Used(seconds, device_j, processors_j, why_not)
+        seconds = self._clock() - self._at
+        joules, why_not = {}, []
+        for of, counter in self._counters.items():
+            if isinstance(counter, str):
+                why_not.append(counter)
+            elif counter:
+                used = counter.read() - self._before[of]
+                if math.isnan(used):
+                    why_not.append(f"{counter.name}: energy unreadable")
+                elif seconds >= counter.unambiguous_s:
+                    why_not.append(f"{counter.name}: ambiguous after {counter.unambiguous_s:.0f} s")
+                else:
+                    joules[of] = used
+        return Used(seconds, joules.get("device"), joules.get("processors"), why_not)
 
 
 def open_meters(
-    devices: Sequence[torch.device],
-    local_rank: int,
-    powercap: Path = POWERCAP,
+    devices: Sequence[torch.device], local_rank: int, powercap: Path = POWERCAP,
     clock: Callable[[], float] = time.perf_counter,
-) -> Meters:
+) -> Meters:  # fmt: skip
     """The meters that a rank reads, which drives these devices."""
     boards = [gpu_energy(device) for device in devices if device.type == "cuda"]
     processors = open_rapl(powercap) if local_rank == 0 else None
@@ -106,16 +109,16 @@ def open_meters(
 # --- GPUs ---------------------------------------------------------------------------------------------
 
 
-def gpu_energy(device: torch.device) -> Callable[[], float] | str:
-    """What reads the joules of a GPU since its driver was loaded; before Volta, why there is none."""
+def gpu_energy(device: torch.device) -> Counter | str:
+    """The joules of a GPU since its driver was loaded; before Volta, why there is no counter."""
     import pynvml
 
     # NVML numbers all GPUs, PyTorch those of CUDA_VISIBLE_DEVICES; this is the same to both.
     return nvml_counter(pynvml, f"GPU-{torch.cuda.get_device_properties(device).uuid}")
 
 
-def nvml_counter(nvml: Any, uuid: str) -> Callable[[], float] | str:
-    """What reads a GPU's joules by ``nvml``, the module ``pynvml`` (NaN: it failed); or why there is none."""
+def nvml_counter(nvml: Any, uuid: str) -> Counter | str:
+    """A GPU's joules by ``nvml``, the module ``pynvml``; or why there is no counter."""
     try:
         nvml.nvmlInit()
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
@@ -129,22 +132,22 @@ def nvml_counter(nvml: Any, uuid: str) -> Callable[[], float] | str:
         except nvml.NVMLError:
             return math.nan
 
-    return reading
+    return Counter("NVML", reading)
 
 
-def added(counters: Sequence[Callable[[], float] | str]) -> Callable[[], float] | str:
+def added(counters: Sequence[Counter | str]) -> Counter | str:
     """One counter for several; why not, if one of them is not there."""
-    readers = [counter for counter in counters if not isinstance(counter, str)]
+    readers = [counter.read for counter in counters if isinstance(counter, Counter)]
     if len(readers) < len(counters):
         return next(counter for counter in counters if isinstance(counter, str))
-    return lambda: sum(counter() for counter in readers)
+    return Counter("NVML", lambda: sum(read() for read in readers))
 
 
 # --- processors ---------------------------------------------------------------------------------------
 
 
-def open_rapl(powercap: Path = POWERCAP) -> "Rapl | str":
-    """The counters of a node's processor packages; why there are none."""
+def open_rapl(powercap: Path = POWERCAP) -> Counter | str:
+    """The counters of a node's processor packages as one; or why there are none."""
     packages = []
     for path in sorted(powercap.glob("intel-rapl:*")):
         # Neither cores (intel-rapl:0:0), which are part of one, nor the machine (psys), which one is part of.
@@ -153,45 +156,32 @@ def open_rapl(powercap: Path = POWERCAP) -> "Rapl | str":
             packages.append(path)
     if not packages:
         return f"no RAPL ({powercap}/intel-rapl:*)"
+
+    def numbers(name: str) -> np.ndarray:
+        return np.array([int((path / name).read_text()) for path in packages])
+
     try:
-        return Rapl(packages)
+        ranges, last, total = numbers("max_energy_range_uj"), numbers("energy_uj"), 0
     except OSError as error:
         return f"RAPL: {error.strerror}; sudo chmod a+r {packages[0]}/energy_uj"
     except ValueError as error:
         return f"RAPL: {error}"
+    most_w = np.full(len(packages), MOST_W)
+    with suppress(OSError, ValueError):
+        limits = numbers("constraint_0_power_limit_uw") * _MICRO
+        most_w = np.where(limits > 0, limits, MOST_W)
 
+    def reading() -> float:
+        nonlocal last, total
+        try:
+            now = numbers("energy_uj")
+        except (OSError, ValueError):
+            return math.nan
+        total += int(((now - last) % (ranges + 1)).sum())  # each wraps around
+        last = now
+        return total * _MICRO
 
-class Rapl:
-    """Energy of processor packages, from counters that wrap around.
-
-    Attributes:
-        unambiguous_s: the least time in which a counter wraps around.
-
-    Raises:
-        OSError, ValueError: they may not be read, or hold no numbers.
-    """
-
-    def __init__(self, packages: Sequence[Path]) -> None:
-        self.packages = packages
-        self._ranges = [int((path / "max_energy_range_uj").read_text()) for path in packages]
-        self._last = self._read()
-        seconds = []
-        for counts, package in zip(self._ranges, packages, strict=True):
-            most_w = 0.0
-            with suppress(OSError, ValueError):
-                most_w = int((package / "constraint_0_power_limit_uw").read_text()) * _MICRO
-            seconds.append(counts * _MICRO / (most_w or MOST_W))
-        self.unambiguous_s = min(seconds)
-
-    def _read(self) -> list[int]:
-        return [int((path / "energy_uj").read_text()) for path in self.packages]
-
-    def used(self) -> float:
-        """Joules since the last call."""
-        now = self._read()
-        counted = zip(now, self._last, self._ranges, strict=True)
-        self._last = now
-        return sum((new - old) % (counts + 1) for new, old, counts in counted) * _MICRO
+    return Counter("RAPL", reading, float((ranges * _MICRO / most_w).min()))
 
 
 # --- power ---------------------------------------------------------------------------------------------
@@ -229,10 +219,10 @@ def counted(
     meters.start()
     calls = repeat(action, seconds, clock)
     used = meters.stop()
-    joules = used.processors_j if used.device_j is None else used.device_j
-    if joules is None:
+    if used.device_j is None:
         return Metered(None, used.seconds, calls, "; ".join(used.why_not))
-    return Metered(joules / used.seconds, used.seconds, calls, f"energy counted over {used.seconds:.2f} s")
+    watts = used.device_j / used.seconds
+    return Metered(watts, used.seconds, calls, f"energy counted over {used.seconds:.2f} s")
 
 
 def repeat(action: Action, seconds: float, clock: Clock) -> int:
@@ -246,12 +236,7 @@ def repeat(action: Action, seconds: float, clock: Clock) -> int:
 
 def open_meter(device: torch.device, powercap: Path = POWERCAP) -> tuple[Meter | None, str]:
     """A device's meter and what it is, or None and why there is none."""
-    if device.type != "cuda":
-        counters = open_rapl(powercap)
-        if isinstance(counters, str):
-            return None, counters
-        return partial(counted, Meters(None, counters)), f"RAPL, packages: {len(counters.packages)}"
-    counter = gpu_energy(device)
+    counter = gpu_energy(device) if device.type == "cuda" else open_rapl(powercap)
     if isinstance(counter, str):
         return None, counter
-    return partial(counted, Meters(counter, None)), "NVML's energy counter"
+    return partial(counted, Meters(counter, None)), f"{counter.name}'s energy counter"

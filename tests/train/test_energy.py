@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from train import energy
-from train.energy import Meters, Rapl, Used, added, nvml_counter, open_meters, open_rapl
+from train.energy import Counter, Meters, Used, added, nvml_counter, open_meters, open_rapl
 
 ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
 
@@ -42,7 +42,7 @@ def nvml_of(*millijoules: int) -> Mock:
 
 def test_packages_add_up_and_counters_wrap_around(tmp_path):
     one, other = package(tmp_path, 0, 990_000_000), package(tmp_path, 1, 5_000_000)
-    meters = Meters(None, Rapl([one, other]), ticking(10.0, 10.5))
+    meters = Meters(None, open_rapl(tmp_path), ticking(10.0, 10.5))
     (other / "energy_uj").write_text("4000000\n")  # what was used before the batches does not count
     meters.start()
     (one / "energy_uj").write_text("19999999\n")  # over the top: 10 J to it, 1 uJ at it, 20 J less 1 uJ after
@@ -55,11 +55,10 @@ def test_each_package_of_a_node_is_metered_once_by_its_first_rank(tmp_path):
     package(tmp_path, 0, 0)
     package(tmp_path, 1, 0, name="psys")  # the whole machine
     (tmp_path / "intel-rapl:0:0").mkdir()  # a part of a package
-    found = open_rapl(tmp_path)
-    assert isinstance(found, Rapl) and len(found.packages) == 1
     for local_rank, told in ((0, 0.0), (1, None)):
         meters = open_meters([torch.device("cpu")], local_rank, tmp_path, ticking(0.0, 0.5))
         meters.start()
+        (tmp_path / "intel-rapl:1" / "energy_uj").write_text(f"{7 + local_rank}000000")
         used = meters.stop()
         assert (used.processors_j, used.why_not) == (told, [])
 
@@ -68,18 +67,18 @@ def test_counters_that_may_have_wrapped_twice_tell_nothing(tmp_path):
     """A range of 262 J at 100 W at most: unambiguous for 2.62 s."""
     path = package(tmp_path, 0, 0, most_uj=262_000_000)
     (path / "constraint_0_power_limit_uw").write_text("100000000")
-    meters = Meters(None, Rapl([path]), ticking(0.0, 3.0))
+    counter = open_rapl(tmp_path)
+    meters = Meters(None, counter, ticking(0.0, 3.0))
     meters.start()
     used = meters.stop()
-    assert used.processors_j is None
-    assert len(used.why_not) == 1
-    assert Rapl([path]).unambiguous_s == pytest.approx(2.62)
+    assert used.processors_j is None and len(used.why_not) == 1
+    assert counter.unambiguous_s == pytest.approx(2.62)
 
 
 @pytest.mark.parametrize("before_start", [False, True])
 def test_a_counter_that_goes_away_costs_its_figure_and_not_the_run(tmp_path, before_start):
     path = package(tmp_path, 0, 5)
-    meters = Meters(nvml_counter(nvml_of(1, 2), "GPU-1"), Rapl([path]), ticking(0.0, 0.1))
+    meters = Meters(nvml_counter(nvml_of(1, 2), "GPU-1"), open_rapl(tmp_path), ticking(0.0, 0.1))
     if not before_start:
         meters.start()
     (path / "energy_uj").unlink()
@@ -87,16 +86,13 @@ def test_a_counter_that_goes_away_costs_its_figure_and_not_the_run(tmp_path, bef
         meters.start()
     used = meters.stop()
     assert (used.device_j, used.processors_j) == (None, None)
-    rapl = "RAPL at start" if before_start else "RAPL at end"
-    assert sorted(why.split(":")[0] for why in used.why_not) == ["NVML", rapl]
+    assert [why.split(":")[0] for why in used.why_not] == ["NVML", "RAPL"]
 
 
 def test_the_gpus_of_one_rank_add_up():
     """As DataParallel drives them; one that tells nothing leaves no figure."""
-    one, other = (
-        nvml_counter(nvml_of(0, 1_000, 3_000), "GPU-1"),
-        nvml_counter(nvml_of(0, 5_000, 6_000), "GPU-2"),
-    )
+    one = nvml_counter(nvml_of(0, 1_000, 3_000), "GPU-1")
+    other = nvml_counter(nvml_of(0, 5_000, 6_000), "GPU-2")
     meters = Meters(added([one, other]), None, ticking(1.0, 2.0))
     meters.start()
     assert meters.stop().device_j == 3.0
@@ -131,11 +127,11 @@ class Load:
 
 def test_power_is_metered_several_times_and_settles_before_the_first():
     load = Load()
-    meters = Meters(load.joules, None, load.clock)
+    meters = Meters(Counter("made up", load.joules), None, load.clock)
     used = energy.several(partial(energy.counted, meters, clock=load.clock), load, 4.0, times=4)
     # After the second that does not count: 1 s of 100 W, then of 300 W each.
     assert [one.watts for one in used] == [100, 300, 300, 300] and {one.calls for one in used} == {2}
-    failed = Meters(lambda: float("nan"), None, load.clock)
+    failed = Meters(Counter("made up", lambda: float("nan")), None, load.clock)
     (told,) = energy.several(partial(energy.counted, failed, clock=load.clock), load, 4.0)
     assert told.watts is None and told.note
 
