@@ -11,17 +11,10 @@ import pytest
 
 from profiling.errors import UserError
 from train import rendezvous
-from train.rendezvous import (
-    allow_connections,
-    announce,
-    ask,
-    candidates,
-    gather_at,
-    job_name,
-    open_store,
-    tell_all,
-)
+from train.rendezvous import allow_connections, announce, ask, candidates, gather_at, job_name, open_store
 from train.world import World
+
+HOST = "127.0.0.1"
 
 
 def soon(seconds: float = 20) -> float:
@@ -30,7 +23,7 @@ def soon(seconds: float = 20) -> float:
 
 def test_a_rank_learns_the_port_even_if_it_asks_first():
     with ThreadPoolExecutor(2) as pool:
-        asking = [pool.submit(ask, "127.0.0.1", "early", rank, soon()) for rank in (1, 2)]
+        asking = [pool.submit(ask, HOST, "early", rank, soon()) for rank in (1, 2)]
         time.sleep(0.3)
         announce("early", 4711, 2, soon())
         assert [each.result() for each in asking] == [4711, 4711]
@@ -40,15 +33,14 @@ def test_jobs_whose_ports_are_the_same_do_not_meet(monkeypatch):
     monkeypatch.setattr("train.rendezvous.candidates", lambda name: candidates("both"))
     ports = [announce(name, port, 1, soon()) for name, port in (("job-one", 1), ("job-two", 2))]
     assert ports == candidates("both")[:2]
-    assert ask("127.0.0.1", "job-two", 1, soon()) == 2
-    assert ask("127.0.0.1", "job-one", 1, soon()) == 1
+    assert [ask(HOST, name, 1, soon()) for name in ("job-two", "job-one")] == [2, 1]
 
 
 def test_other_programs_on_the_ports_are_passed_over():
     name = "b" * 64
     silent, chatty = (socket.create_server(("", port)) for port in candidates(name)[:2])
     with silent, chatty, ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(ask, "127.0.0.1", name, 1, soon(30))
+        asking = pool.submit(ask, HOST, name, 1, soon(30))
         connection, _ = chatty.accept()  # after `silent`, which takes connections and says nothing
         connection.sendall(b"220 mail.example.org\n")
         connection.close()
@@ -67,7 +59,7 @@ def test_two_jobs_at_once_have_a_store_each():
     stores = []  # rank 0's serves the other until both are done
 
     def meet(job: str, rank: int) -> bytes:
-        store = open_store(World(rank, 2, rank, 2, host="127.0.0.1", job=job), timedelta(seconds=60))
+        store = open_store(World(rank, 2, rank, 2, host=HOST, job=job), timedelta(seconds=60))
         stores.append(store)
         store.set(f"from {rank}", f"{job} {rank}")
         return store.get(f"from {1 - rank}")
@@ -80,12 +72,12 @@ def test_two_jobs_at_once_have_a_store_each():
 
 
 def test_ranks_that_do_not_come_are_named(monkeypatch, capfd):
-    world = World(0, 4, 0, 4, host="127.0.0.1", job="late")
+    world = World(0, 4, 0, 4, host=HOST, job="late")
     monkeypatch.setattr(rendezvous, "MEETING_S", 1.0)
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(ask, "127.0.0.1", job_name(world), 2, soon())
+        pool.submit(ask, HOST, job_name(world), 2, soon())
         with pytest.raises(UserError, match=r"not started within 1 s: 2 of 4 ranks \(1, 3\)"):
-            tell_all(world, 4711)
+            rendezvous.tell_all(world, 4711)
     announce("later", 4711, 1, soon(0.1))
     said = ""
     while not said:
@@ -95,17 +87,12 @@ def test_ranks_that_do_not_come_are_named(monkeypatch, capfd):
 
 def test_all_ranks_read_what_rank_0_has_collected_once():
     """Each of P ranks reading all others' values would be P squared questions at one store."""
-    values: dict[str, bytes] = {}
-    store = Mock(
-        set=Mock(side_effect=lambda key, value: values.__setitem__(key, value.encode())),
-        get=Mock(side_effect=lambda key: values[key]),
-    )
-    worlds = [World(rank, 3) for rank in (2, 1, 0)]
-    for world in worlds[:2]:
-        store.set(str(world.rank), f"of {world.rank}")
-    assert gather_at(store, worlds[2], "of 0") == ["of 0", "of 1", "of 2"]
+    values = {"1": b"of 1", "2": b"of 2"}
+    store = Mock(get=Mock(side_effect=values.__getitem__))
+    store.set = lambda key, value: values.update({key: value.encode()})
+    assert gather_at(store, World(0, 3), "of 0") == ["of 0", "of 1", "of 2"]
     store.get.reset_mock()
-    assert gather_at(store, worlds[0], "of 2") == ["of 0", "of 1", "of 2"]
+    assert gather_at(store, World(2, 3), "of 2") == ["of 0", "of 1", "of 2"]
     assert store.get.call_count == 1
 
 

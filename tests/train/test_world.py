@@ -4,7 +4,6 @@ import os
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,6 @@ from profiling.errors import UserError
 from train import torchrun
 from train.world import World, check_interface, gloo_interface, read_world
 
-ROOT = Path(torchrun.__file__).resolve().parents[1]
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 
 SLURM = {
@@ -39,15 +37,13 @@ def test_where_ranks_meet():
     assert read_world({**by_mpirun, "SCALEPROF_HOST": "n6"}).host == "n6"
     assert read_world({**SLURM, "SLURM_STEP_NODELIST": ""}).host == "n7"  # an empty list is no list
 
+    with pytest.raises(UserError, match=r"^[^\n]*$"):  # several nodes, and no word of where rank 0 is
+        read_world(TORCHRUN)
+
 
 def test_jobs_and_steps_on_one_host_are_told_apart():
     worlds = [{}, {"SLURM_STEP_ID": "1"}, {"SLURM_JOB_ID": "2"}, {"SCALEPROF_JOB": "/results/a"}]
     assert len({read_world({**SLURM, **more}).job for more in worlds}) == len(worlds)
-
-
-def test_several_nodes_and_no_word_of_where_rank_0_is_are_one_clear_line():
-    with pytest.raises(UserError, match=r"^[^\n]*$"):
-        read_world(TORCHRUN)
 
 
 def test_gloo_is_told_of_loopback_only_where_the_host_is_unknown(monkeypatch):
@@ -80,11 +76,9 @@ def test_an_interface_that_is_not_here_is_named_with_the_site_files_key():
 @pytest.fixture
 def become(monkeypatch):
     """Calls the command with its words and a launcher's variables: what the process becomes, and where."""
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    for name in [
-        name for name in os.environ if name.startswith(("SLURM", "OMPI", "PMI", "MASTER", "SCALEPROF"))
-    ]:
-        del os.environ[name]
+    launchers = ("SLURM", "OMPI", "PMI", "MASTER", "SCALEPROF")
+    own = {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
+    monkeypatch.setattr(os, "environ", own)
     calls = []
     monkeypatch.setattr(os, "execv", lambda program, words: calls.append(words))
     monkeypatch.setattr(os, "chdir", lambda folder: calls.append(folder))
@@ -93,8 +87,7 @@ def become(monkeypatch):
         os.environ.update(environment)
         monkeypatch.setattr(sys, "argv", ["torchrun", *words])
         torchrun.main()
-        folder, command = calls
-        return folder, command
+        return tuple(calls)
 
     return become
 
@@ -110,14 +103,11 @@ def test_all_ranks_of_a_job_agree_on_a_port_that_is_free():
 
 def test_the_command_is_pythons_and_starts_in_its_folder(become, tmp_path):
     words = ["--device", "cpu", "--folder", str(tmp_path), "--", "train.py", "--lr", "0.1"]
-    assert become(words, CUDA_VISIBLE_DEVICES="0,1") == (
-        tmp_path,
-        [sys.executable, "train.py", "--lr", "0.1"],
-    )
-    assert (os.environ["RANK"], os.environ["WORLD_SIZE"]) == ("0", "1")
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    command = [sys.executable, "train.py", "--lr", "0.1"]
+    assert become(words, CUDA_VISIBLE_DEVICES="0,1") == (tmp_path, command)
+    assert [os.environ[name] for name in ("RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES")] == ["0", "1", ""]
     # Where this project is not installed, it is found from there all the same.
-    assert os.environ["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT)
+    assert os.environ["PYTHONPATH"].split(os.pathsep)[0] == str(torchrun.ROOT)
 
 
 def test_where_the_user_has_said_where_to_meet_the_ranks_meet_there(become):
