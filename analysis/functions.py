@@ -1,10 +1,10 @@
-"""Functions and counters that a tool recorded: TAU, VTune, nvprof, ncu, Python's cProfile.
+"""Functions and counters that a tool recorded: TAU, VTune, nvprof, ncu.
 
     python -m analysis.functions PATH                a profiler's file, or a folder of results or tables
     python -m analysis.functions PATH --by rank      a row per rank; also thread
 
 Functions have calls, exclusive and inclusive time. Counters and events have the number, mean, minimum and
-maximum of their values. PATH may be a file of cProfile (python -m cProfile -o FILE).
+maximum of their values.
 """
 
 from analysis.frames.measure import Command, levels, top
@@ -17,6 +17,7 @@ main = Command(
     levels("rank", "thread"),
     top("functions and of counters of each run [all; table: 25]"),
     load=lambda arguments: Study(arguments.path),
+    module="analysis.measures.activities",
 )
 
 if __name__ == "__main__":

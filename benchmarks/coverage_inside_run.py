@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from analysis.measures.tau import difference
-from analysis.statistics import inside_run
+from analysis.statistics import estimates
 from analysis.statistics.estimates import Estimate
 
 Rows = list[dict[str, Any]]
@@ -52,7 +52,7 @@ def of_medians(series: int) -> Rows:
     """Of the median of a run's steps (analysis.batches), and of a rank's lateness."""
     kinds = ("normal", "heavy tails", "skewed", "half of it noise")
     return [
-        _row(kind, correlation, count, series, inside_run.of_median, VALUES[kind][1])
+        _row(kind, correlation, count, series, estimates.median_in_run, VALUES[kind][1])
         for kind, correlation, count in itertools.product(kinds, CORRELATIONS, (20, 50, 100, 500))
     ]
 
@@ -61,7 +61,7 @@ def of_means(series: int) -> Rows:
     """Of the mean of a run's steps: a kernel's time (analysis.hotspots)."""
     kinds = ("normal", "heavy tails", "skewed", "skewed a little")
     return [
-        _row(kind, correlation, count, series, inside_run.of_mean, VALUES[kind][2])
+        _row(kind, correlation, count, series, estimates.mean_in_run, VALUES[kind][2])
         for kind, correlation, count in itertools.product(kinds, CORRELATIONS, (5, 10, 20, 50, 200))
     ]
 

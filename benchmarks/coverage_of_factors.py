@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.measures.factors import effects
-from analysis.statistics.variance import analysis_of_variance, omega_squared_interval
+from analysis.measures.factors import analysis_of_variance, effects, omega_squared_interval
 
 Rows = list[dict[str, Any]]
 

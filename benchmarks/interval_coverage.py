@@ -22,9 +22,9 @@ import pandas as pd
 from analysis.frames.steps import STAGES, Series
 from analysis.frames.study import Source
 from analysis.measures.compare import differences, pairs_of, regressed
+from analysis.measures.efficiency import perturbation
 from analysis.measures.points import points_of_runs, samples
 from analysis.measures.scaled import against_base
-from analysis.measures.use import perturbation
 from analysis.statistics import estimates
 from analysis.statistics.two_samples import SIGNIFICANCE, difference
 from benchmarks.child import RESULTS, facts, machine, write

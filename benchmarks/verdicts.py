@@ -19,8 +19,8 @@ from typing import Any
 
 from analysis.diagnosis import diagnosis
 from analysis.diagnosis.evidence import Evidence
+from analysis.diagnosis.runs import LEAST_PCT
 from analysis.frames.load import load
-from analysis.measures.certainty import LEAST_PCT
 from benchmarks.child import facts, finish, machine
 from benchmarks.planted_sweep import Job, Network, Noise, strength, write_sweep
 from profiling.errors import EXIT_DONE, run_command

@@ -28,7 +28,7 @@ from analysis.display.terminal import Answer
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.measure import measure
 from analysis.frames.study import Source, Study
-from analysis.measures import anatomy, certainty, communication, critical_path, stragglers, traced
+from analysis.measures import anatomy, communication, critical_path, scaled, stragglers, traced
 from analysis.measures.points import findings, points_of
 from jobs.run import LINK
 from profiling.errors import UserError
@@ -97,7 +97,7 @@ def _of_runs(evidence: Evidence) -> list[Finding]:
 
 
 def _incomplete(study: Study) -> list[Finding]:
-    found = certainty.sizes_without_result(study)
+    found = scaled.sizes_without_result(study)
     waiting = [one for one in study.failed if one.kind in ("running", "interrupted", "not started")]
     if waiting:
         of = len(study.of_kind("run")) + len(study.failed)

@@ -14,9 +14,9 @@ from analysis.display.terminal import Answer
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.divide import EVERY, finest
 from analysis.frames.study import Study
-from analysis.measures import anatomy, certainty, scaled, stragglers
+from analysis.measures import anatomy, scaled, stragglers
 from analysis.measures.loss import other_steps
-from analysis.measures.points import point_names
+from analysis.measures.points import point_names, shared_cores
 from analysis.prediction import predict
 from analysis.prediction.simulate import DEFAULT_WHAT_IFS
 from profiling import yaml_text
@@ -122,7 +122,7 @@ def predicted(evidence: Evidence) -> Answer:
     Raises:
         UserError: nothing can be predicted, and why.
     """
-    if certainty.shared_cores(evidence.study):
+    if shared_cores(evidence.study):
         raise UserError(str(Finding("cores_shared")))
     return predict.answer(predict.of_study(evidence.study, what_ifs=DEFAULT_WHAT_IFS))
 

@@ -16,13 +16,11 @@ from analysis.diagnosis.evidence import PARTS, WORDS, ends, in_words, number, on
 from analysis.display.metrics import Rows, records
 from analysis.frames.divide import EVERY, finest
 from analysis.frames.steps import STAGES
-from analysis.measures import certainty
-from analysis.measures.certainty import LEAST_PCT, LIMITING_SHARE, least_pct, lost_pct
 from analysis.measures.lateness import BY_COLLECTIVES, CHANCE, STRAGGLER, TOO_FEW
 from analysis.measures.loss import BY_STAGES, UNATTRIBUTED_SHARE, other_steps
 from analysis.measures.loss import LATE_RANKS as LATE
-from analysis.measures.points import NO_SAMPLES, point_names
-from analysis.measures.scaled import above_ideal
+from analysis.measures.points import NO_SAMPLES, UNPROFILED, point_names
+from analysis.measures.scaled import WIDEST_INTERVAL_PCT, above_ideal, uncertain
 from analysis.measures.stragglers import is_late
 from analysis.prediction.configurations import CONFIGURATION
 from jobs.run_fields import own_names
@@ -39,6 +37,12 @@ LEAST_GAIN_PCT = 1.0  # of a simulated change that is worth a line
 _MOST_GAINS = 3
 _MOST_NODES = 2  # that are named
 _SHARE_OF_BANDWIDTH = 0.25  # of what transfer costs, that links of twice the bandwidth take off
+# A loss of fewer percentage points is not worth a line ...
+LEAST_PCT = 2.5
+# ... or of fewer than this where points ran once, so that the spread between runs is unknown.
+_LEAST_UNREPEATED_PCT = 5.0
+# What makes up less than this share of what is lost is not what limits scaling.
+_LIMITING_SHARE = 0.25
 # Why parts of a loss, or scaling, are not known.
 STEPS_DISAGREE = "profiled and unprofiled steps disagree"
 NO_BASELINE = "no baseline among the results"
@@ -66,7 +70,7 @@ def of_rows(
     rows, of_scaled = records(own), records(own[own["world_size"] != own["base_world_size"]])
     judged = max(rows, key=lambda row: (row["world_size"], number(row, "step_ms")))
     if of_scaled:
-        best, worst, judged = certainty.leading(of_scaled)
+        best, worst, judged = leading(of_scaled)
     names = [one for one in (*CONFIGURATION, *own_names(judged), "nodes", "gpus_per_node") if one in late]
     of_judged = late.loc[[same(row, judged, names) for row in records(late)]]
     here = late_ranks(of_judged)
@@ -88,7 +92,7 @@ def of_rows(
     return [
         *(one for one in of_points if one.code in ("devices_differ", "threads_differ")),
         *step,
-        *certainty.uncertain(own),
+        *uncertain(own),
         _efficiency(best),
         *([_efficiency(worst)] if worst is not best else []),
         *(one for one in of_points if one.code == "above_ideal"),
@@ -98,6 +102,49 @@ def of_rows(
         *disagree,
         *_advice(judged, rows, [] if disagree else gained, causes),
     ]
+
+
+def lost_pct(row: Mapping[str, Any]) -> float:
+    """Percentage points that are lost to scaling."""
+    return 100 - float(row["scaling_efficiency_pct"])
+
+
+def half_width_pct(row: Mapping[str, Any]) -> float:
+    """Of the interval of the scaling efficiency, percentage points; NaN without one."""
+    return (number(row, "scaling_efficiency_pct_high") - number(row, "scaling_efficiency_pct_low")) / 2
+
+
+def least_pct(row: Mapping[str, Any]) -> float:
+    """Percentage points from which on a loss, or a part of it, exceeds the spread between identical runs."""
+    half = half_width_pct(row)
+    return _LEAST_UNREPEATED_PCT if math.isnan(half) else max(LEAST_PCT, half)
+
+
+def leading(scaled: Rows) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """(the best and the worst configuration on the most ranks, the one whose loss is to be explained).
+
+    The most ranks matter most; what is lost on fewer only is still lost. What a profiler slowed down is not
+    compared with what it did not, where there are unprofiled runs of as many ranks. Best and worst have
+    baselines of as many ranks, the fewest: 90 % of what 4 ranks give may be less than 85 % of what one does.
+
+    Args:
+        scaled: one or more rows of configurations that are compared with one of fewer ranks.
+    """
+    largest = max(row["world_size"] for row in scaled)
+    unprofiled = [row for row in scaled if row.get("kind_of_runs") == UNPROFILED]
+    if any(row["world_size"] == largest for row in unprofiled):
+        scaled = unprofiled
+    widest = sorted((row for row in scaled if row["world_size"] == largest), key=lost_pct)
+    fewest = min(row["base_world_size"] for row in widest)
+    comparable = [row for row in widest if row["base_world_size"] == fewest]
+    most_lost, lowest = widest[-1], max(scaled, key=lost_pct)
+    enough = max(least_pct(most_lost), _LIMITING_SHARE * lost_pct(lowest))
+    return comparable[0], comparable[-1], most_lost if lost_pct(most_lost) >= enough else lowest
+
+
+def is_unsure(row: Mapping[str, Any]) -> bool:
+    """Whether identical runs differ too much for the efficiency of a row to mean anything."""
+    return 2 * half_width_pct(row) > WIDEST_INTERVAL_PCT
 
 
 def _finding(code: str, row: Mapping[str, Any], **data: Any) -> Finding:
@@ -289,7 +336,7 @@ def _causes(row: dict[str, Any], late: Finding | None, gained: Rows) -> list[Fin
     Args:
         gained: of :func:`gains`, which tell whether bandwidth or latency limits transfer.
     """
-    unsure = certainty.is_unsure(row)
+    unsure = is_unsure(row)
     if not unsure and lost_pct(row) < least_pct(row):
         lost = max(0.0, lost_pct(row))
         small = _finding("loss_small", row, cause="none", cost_pct=lost, least_pct=least_pct(row))
@@ -309,7 +356,7 @@ def _causes(row: dict[str, Any], late: Finding | None, gained: Rows) -> list[Fin
         limit = limit_of_transfer(costs[kind], gained) if kind == "exposed_transfer" else ""
         return _cause(row, kind, costs[kind], code, limit)
 
-    enough = max(least_pct(row), LIMITING_SHARE * lost_pct(row))
+    enough = max(least_pct(row), _LIMITING_SHARE * lost_pct(row))
     large = [kind for kind, cost in costs.items() if cost >= enough] or list(costs)[:1]
     if unsure:  # nothing is certain, and what is most is not hidden
         return [found(kind, "cause_uncertain") for kind in large[:2] if kind != LATE_RANKS]

@@ -1,12 +1,13 @@
-"""Summary of GPU activities, and their shares, from tables of kernels or printed summaries."""
+"""Summaries as tools print them: GPU activities and their shares; functions and counters of a run."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import duckdb
 import numpy as np
+import orjson
 import pandas as pd
 import pyarrow as pa
 
@@ -19,6 +20,7 @@ from analysis.frames.study import NOT_OF_POINT, Source, Study, reading
 from profiling import database, tables, tools
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError
+from profiling.findings import Finding
 from profiling.readers.chunks import read_head
 from profiling.readers.printed import DURATION, ON_DEVICE
 from profiling.traces.units import files_of
@@ -28,7 +30,8 @@ _TYPES = (GPU, CPU, CALLS, RANGES)
 _CALL = re.compile(r"cu(da)?[A-Z]\w*")
 _CAPTION = "All recorded launches, warmup included."
 _TOP = 25  # rows of each type that the terminal shows
-LEVELS = {"rank": RANK, "step": STEP}
+_THREAD = Metric("thread", "thread of the rank, as the tool numbers it", key=True)
+LEVELS = {"rank": RANK, "step": STEP, "thread": _THREAD}
 METRICS = (
     Metric("type", "GPU activities, CPU operators (without a GPU), API calls, ranges", text=True),
     Metric("time_pct", "share of the time of its type"),
@@ -54,7 +57,7 @@ SHARES = (
 )
 COLUMNS = {
     "Columns of the summary, as nvprof prints them (run if there are several; rank and step if requested):": (
-        RUN, *LEVELS.values(), *METRICS,
+        RUN, RANK, STEP, *METRICS,
     ),
     "Columns of the shares, one row per number of GPUs, batch size and backend:": SHARES,
 }  # fmt: skip
@@ -245,26 +248,20 @@ def logs_in(folder: Path) -> list[Path]:
     return found
 
 
-def fields_of_logs(study: Study, runs: Sequence[str], patterns: Mapping[str, str]) -> pd.DataFrame:
-    """Number of GPUs and batch size of logs, by their names, as far as they are known.
-
-    Args:
-        patterns: field -> regular expression with a group, instead of :data:`_OF_LOG`'s.
-    """
+def fields_of_logs(study: Study, runs: Sequence[str]) -> pd.DataFrame:
+    """Number of GPUs and batch size of logs, by their names, as far as they are known."""
     fields: dict[str, dict[str, int]] = {}
     for run in runs:
         log = study.path if study.path.is_file() else study.path / run
         text = read_head(log).decode("utf-8", "replace") if log.is_file() else ""  # tables hold none
         command = re.search(r"command: (.*)", text)
         texts = [*([command[1]] if command else []), run]
-        matches = {
-            name: next((match for text in texts if (match := re.search(pattern, text))), None)
-            for name, pattern in (_OF_LOG | dict(patterns)).items()
-        }
-        given = {name: "".join(filter(None, match.groups())) for name, match in matches.items() if match}
-        fields[run] = {name: int(value) for name, value in given.items() if value.isdecimal()}
-        for name in matches.keys() - fields[run].keys():
-            study.log.note("not_recorded", run, what=name)
+        fields[run] = {}
+        for name, pattern in _OF_LOG.items():
+            if match := next(filter(None, (re.search(pattern, text) for text in texts)), None):
+                fields[run][name] = int("".join(filter(None, match.groups())))
+            else:
+                study.log.note("not_recorded", run, what=name)
     return pd.DataFrame(fields, dtype=object).T
 
 
@@ -309,19 +306,12 @@ def _of_file(study: Study, path: Path, by: Sequence[str]) -> pd.DataFrame:
 
 
 @measure(COLUMNS)
-def activities(
-    study: Study,
-    by: Sequence[str] = (),
-    shares: bool = False,
-    field: Mapping[str, str] | None = None,
-    top: int | None = None,
-) -> Answer:
+def activities(study: Study, by: Sequence[str] = (), shares: bool = False, top: int | None = None) -> Answer:
     """The activities of each run, or of a file, as nvprof prints them; or their shares.
 
     Args:
         by: rows for each rank, step.
         shares: of communication and copies, by number of GPUs and batch size.
-        field: of logs, see :func:`fields_of_logs`.
         top: so many rows of each type.
 
     Raises:
@@ -332,7 +322,7 @@ def activities(
         rows = activities_of(study, by) if study.loaded else of_path(study, by)
         if shares:
             runs = list(rows["run"].unique())
-            known = fields_of(study) if study.loaded else fields_of_logs(study, runs, field or {})
+            known = fields_of(study) if study.loaded else fields_of_logs(study, runs)
             printed = shares_of(rows, known.reindex(runs))
     if printed is not None:
         return Answer(printed, SHARES, title="Share of GPU activity time", caption=_CAPTION)
@@ -343,3 +333,112 @@ def activities(
     parts = [Part(str(run), of_run, shown, _CAPTION) for run, of_run in first]
     metrics = [*([RUN] if len(parts) > 1 else []), *levels, *METRICS]
     return Answer(groups.head(top or len(rows)), metrics, parts)
+
+
+# --- functions and counters ---------------------------------------------------------------------------
+
+FUNCTION, COUNTER = "function", "counter"
+_TABLES = {"intervals": (FUNCTION, "function"), "atomics": (COUNTER, "event")}
+_NAME = Metric("name", "function, or counter and what it counted", text=True, priority=2, longest=70)
+FUNCTIONS = (
+    Metric("calls", "number of calls, of all ranks and threads"),
+    Metric("exclusive_s", "time in it, without the functions that it called"),
+    Metric("inclusive_s", "time in it, with the functions that it called"),
+)
+COUNTERS = (
+    Metric("count", "number of values"),
+    Metric("mean", "mean of the values, in the tool's unit"),
+    Metric("min", "least value"),
+    Metric("max", "greatest value"),
+)
+_KIND = Metric("kind", f"{FUNCTION} or {COUNTER}", text=True)
+FUNCTION_COLUMNS = {
+    "Columns: run, the fields of --by, then": (RUN, RANK, _THREAD, _KIND, *FUNCTIONS, *COUNTERS, _NAME)
+}
+
+
+@measure(FUNCTION_COLUMNS)
+def functions(study: Study, by: Sequence[str] = (), top: int | None = None) -> Answer:
+    """A row per run and function, longest exclusive time first, then a row per counter.
+
+    Args:
+        by: a row for each rank, thread.
+        top: so many functions and counters of each run.
+
+    Raises:
+        UserError: nothing below the path holds functions or counters.
+    """
+    sums = sums_of_tools(study)
+    found = [
+        sums[table].rename(columns={column: "name"}).assign(kind=kind)
+        for table, (kind, column) in _TABLES.items()
+        if table in sums
+    ]
+    if not found:
+        raise UserError(
+            f"{study.path} holds no functions and no counters (profiling.convert reads raw files)"
+        )
+    levels = [LEVELS[name] for name in by]
+    metrics = [RUN, *levels, _KIND, *FUNCTIONS, *COUNTERS, _NAME]
+    of_functions, of_counters = ["calls", "exclusive_ns", "inclusive_ns"], ["count", "mean", "min", "max"]
+    keys = ["run", *by, "kind", "name"]
+    rows = pd.concat(found).reindex(columns=[*keys, *of_functions, *of_counters]).astype({"name": str})
+    groups = rows.assign(total=rows["mean"] * rows["count"]).groupby(keys, dropna=False, sort=False)
+    frame = groups[[*of_functions, "count", "total"]].sum(min_count=1).reset_index()
+    frame = frame.assign(
+        exclusive_s=frame["exclusive_ns"] / 1e9,
+        inclusive_s=frame["inclusive_ns"] / 1e9,
+        mean=frame["total"] / frame["count"],
+        min=groups["min"].min().array,
+        max=groups["max"].max().array,
+    )[names_of(metrics)]
+    for name in ("calls", "count"):
+        number = frame[name].astype(float)
+        frame[name] = number.where(number.abs() < 2**53).round().astype("Int64")  # else it is damaged
+    frame = frame.sort_values(["run", "kind", "exclusive_s"], ascending=[True, False, False], kind="stable")
+    groups = frame.groupby(["run", *by, "kind"], dropna=False, sort=False)
+    shown = {FUNCTION: [*levels, *FUNCTIONS, _NAME], COUNTER: [*levels, *COUNTERS, _NAME]}
+    parts = [
+        Part(f"{run}: {kind}s", rows, shown[str(kind)])
+        for (run, kind), rows in groups.head(top or _TOP).groupby(["run", "kind"], sort=False)
+    ]
+    return Answer(groups.head(top or len(frame)).reset_index(drop=True), metrics, parts)
+
+
+def sums_of_tools(
+    study: Study, names: Sequence[str] = tuple(_TABLES), tool: str | None = None
+) -> dict[str, pd.DataFrame]:
+    """Tables of the sums that a tool kept: of its file, or of all ranks below a folder; findings are noted.
+
+    Args:
+        study: its path is the file's, or the folder's.
+        names: of the tables.
+        tool: that wrote what is read; None: recognised, and a folder is not its.
+
+    Returns:
+        By name, of those that are there: the rows, with the ``run`` that they are of.
+    """
+    path = study.path
+    if not path.exists():
+        raise UserError(f"{path} does not exist")
+    # Of one tool, its first table says which runs are its.
+    of_tool = names[:1] if tool else names
+    folders = sorted({file.parent for name in of_tool for file in path.rglob(f"{name}.parquet")})
+    files = [file for name in names for of in folders if (file := of / f"{name}.parquet").exists()]
+    found = [(_run_of(path, file.parent), file.stem, tables.read(file.parent, file.stem)) for file in files]
+    for report in sorted({file.with_name("rank.json") for file in files}):
+        if report.exists():
+            for finding in orjson.loads(report.read_bytes()).get("findings", []):
+                study.log.add(Finding.from_json(finding))
+    if path.is_file() or (tool and not files):
+        converted = tools.read(path, tool)
+        found = [(path.name, name, table) for name, table in converted.tables.items()]
+        for finding in converted.findings:
+            study.log.add(finding)
+    rows = {name: [one.to_pandas().assign(run=run) for run, of, one in found if of == name] for name in names}
+    return {name: pd.concat(some, ignore_index=True) for name, some in rows.items() if some}
+
+
+def _run_of(path: Path, folder: Path) -> str:
+    of_run = folder.parent if folder.name.startswith("rank_") else folder
+    return path.name if of_run in (path, path.parent) else str(of_run.relative_to(path))

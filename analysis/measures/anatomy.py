@@ -31,7 +31,7 @@ from analysis.frames.steps import STAGES as STAGES_OF_STEPS
 from analysis.frames.steps import job_steps, steps
 from analysis.frames.study import A_STEP, RECORDING, Study
 from analysis.measures import tau
-from analysis.statistics import estimates, inside_run
+from analysis.statistics import estimates
 from jobs.run_fields import ID_FIELDS
 
 # --- durations -------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def durations(of_ranks: pd.DataFrame) -> pd.DataFrame:
 def _durations(of_ranks: pd.DataFrame, job: pd.DataFrame) -> dict[str, Any]:
     steady = job[job["steady"]]
     ms = steady["duration_ns"].to_numpy() / 1e6
-    median = inside_run.of_median(ms)
+    median = estimates.median_in_run(ms)
     # The job's time is that of the rank that took longest for all of them: ranks may be late by turns.
     taken_ns = of_ranks[of_ranks["steady"]].groupby("rank")["duration_ns"].sum().max()
     return {

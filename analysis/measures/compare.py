@@ -25,17 +25,17 @@ from analysis.measures.kernels import OTHER_CALLS, effects
 from analysis.measures.kernels import figures as kernel_figures
 from analysis.measures.points import POINT_FIELDS
 from analysis.measures.traced import ALIKE, in_common, launches_of
-from analysis.statistics import inside_run
+from analysis.statistics import estimates
 from analysis.statistics.two_samples import (
     SIGNIFICANCE,
     Stratum,
     difference,
+    holm,
     least_p_value,
     runs_enough,
     runs_needed,
     unlike_effects,
 )
-from analysis.statistics.variance import holm
 from jobs.run_fields import FACTOR, fields_of
 from profiling.errors import UserError
 from profiling.findings import Finding
@@ -457,7 +457,7 @@ def _figures(study: Study, job: Source, collectives: pd.DataFrame) -> pd.DataFra
         (kind, name.removesuffix("_ms"), of.value, of.low, of.high)
         for kind, name, ns in times
         if not np.isnan(ns).any()
-        for of in [inside_run.of_median(ns / 1e6)]
+        for of in [estimates.median_in_run(ns / 1e6)]
     ]
     parts = anatomy.means(anatomy_frame(study, [job])).reindex(columns=[f"{name}_ms" for name in EVERY])
     parts.columns = [name.replace("_", " ") for name in EVERY]

@@ -6,7 +6,9 @@ observations: one row per repetition, with the fields of its configuration and i
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,14 +22,8 @@ from analysis.frames.steps import all_series
 from analysis.frames.study import Study
 from analysis.measures import tau
 from analysis.measures.points import NO_SAMPLES, OWN_RUNS, POINT_FIELDS
-from analysis.statistics.variance import (
-    Effect,
-    adjusted_means,
-    analysis_of_variance,
-    holm,
-    omega_squared_interval,
-    range_quantile,
-)
+from analysis.statistics import estimates
+from analysis.statistics.two_samples import holm
 from jobs.run_fields import FACTOR, ID_FIELDS
 from profiling.errors import UserError
 
@@ -49,8 +45,8 @@ METRICS = (
 COLUMNS = {"Columns:": METRICS}
 # Corrected p up to which an effect is one.
 SIGNIFICANCE = 0.05
-# Of the studentised range: where levels scatter unlike, as larger jobs do, its quantile of 95 % holds the
-# truth in 91 % of cases (python -m benchmarks.interval_coverage --only levels).
+# Where configurations scatter unlike, as larger jobs do, quantiles of 95 % hold an effect in 91 % of cases, a
+# share in 88 % (python -m benchmarks.interval_coverage --only levels, factors).
 _WITHIN = 0.99
 _FEW_RUNS = 3
 Levels = dict[str, list[str]]  # factor -> its level in each observation
@@ -121,6 +117,155 @@ def signal_to_noise_db(values: np.ndarray) -> float:
     return float(-10 * np.log10(np.mean(1 / np.square(values))))
 
 
+# --- analysis of variance -----------------------------------------------------------------------------
+
+_DRAWS = 2000
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One term of an analysis of variance; figures have the shape of the values without its last axis.
+
+    The sums of squares (and degrees of freedom) of the term, of all others (rest) and of the error add up.
+    """
+
+    sum_of_squares: np.ndarray
+    freedom: int
+    rest_sum_of_squares: np.ndarray
+    rest_freedom: int
+    error_sum_of_squares: np.ndarray
+    error_freedom: int
+    f_value: np.ndarray
+    p_value: np.ndarray
+    omega_squared: np.ndarray
+
+
+def analysis_of_variance(
+    columns: Mapping[str, Sequence[Any]], values: np.ndarray, terms: Sequence[tuple[str, ...]]
+) -> dict[tuple[str, ...], Effect]:
+    """Type II analysis of variance of ``values`` by categorical factors: each term beside all terms that do
+    not contain it.
+
+    Args:
+        columns: factor -> level of each observation.
+        values: shape (..., observations): many sets of values of one design are one call.
+        terms: main effects ``("loader",)`` and interactions ``("loader", "grad")``.
+    """
+    from scipy import special  # scipy.stats would take longer to import than all of this takes
+
+    blocks = _blocks(columns, terms)
+    total, _ = _residual([blocks[()]], values)
+    left, rank = _residual(list(blocks.values()), values)
+    error_freedom, unknown = values.shape[-1] - rank, np.full_like(left, np.nan)
+    mean_square = left / error_freedom if error_freedom > 0 else unknown
+    effects = {}
+    for term in terms:
+        beside = [blocks[other] for other in blocks if not set(term) <= set(other)]
+        without, rank_without = _residual(beside, values)
+        with_it, rank_with = _residual([*beside, blocks[term]], values)
+        explained, freedom = without - with_it, rank_with - rank_without
+        with np.errstate(divide="ignore", invalid="ignore"):
+            f_value = explained / freedom / mean_square if freedom else unknown
+            # A share is not below 0, though its estimate may be; of what has no freedom nothing is known.
+            own = np.maximum(explained - freedom * mean_square, 0)
+            omega_squared = own / (total + mean_square) if freedom else unknown
+        effects[term] = Effect(
+            sum_of_squares=explained,
+            freedom=freedom,
+            # In type II a term's own part and the rest of the model's are orthogonal, whatever is missing.
+            rest_sum_of_squares=np.maximum(total - left - explained, 0),
+            rest_freedom=rank - 1 - freedom,
+            error_sum_of_squares=left,
+            error_freedom=error_freedom,
+            f_value=f_value,
+            # What explains nothing may come out a rounding error below 0.
+            p_value=np.asarray(special.fdtrc(freedom, error_freedom, np.maximum(f_value, 0))),
+            omega_squared=omega_squared,
+        )
+    return effects
+
+
+def omega_squared_interval(effect: Effect) -> tuple[float, float]:
+    """Interval, of 95 % or more, of the share of the response's variance that is a term's own.
+
+    Over the variance of the error, the sums of squares of the term and of all others are noncentral
+    chi-square, with the variances sought (times the observations) as noncentralities; the error's is
+    chi-square. The interval is the middle 99 % of the noncentralities at random quantiles of all three (a
+    generalised confidence interval: Weerahandi 1993); for one factor alone, the inverted noncentral F
+    distribution (Steiger and Fouladi 1997).
+
+    Returns:
+        (low, high), NaN where there are no repetitions to tell the error.
+    """
+    if not effect.freedom or effect.error_freedom < 1:
+        return float("nan"), float("nan")
+    generator = np.random.default_rng(estimates.SEED)
+    variance = effect.error_sum_of_squares / generator.chisquare(effect.error_freedom, _DRAWS)
+    own = _noncentrality(effect.sum_of_squares / variance, effect.freedom, generator)
+    rest = _noncentrality(effect.rest_sum_of_squares / variance, effect.rest_freedom, generator)
+    observations = 1 + effect.freedom + effect.rest_freedom + effect.error_freedom
+    return estimates.interval(own / (own + rest + observations), _WITHIN)
+
+
+def _noncentrality(values: np.ndarray, freedom: int, generator: np.random.Generator) -> np.ndarray:
+    """Noncentralities of chi-square distributions of which the values are random quantiles."""
+    from scipy import special
+
+    if not freedom:
+        return np.zeros_like(values)
+    quantiles = generator.random(len(values))
+    roots = np.sqrt(np.maximum(values, 0))
+    # Within 0.006 of probability where it is used, a thousand times as fast as the exact inverse.
+    parameters = np.square(
+        np.maximum(roots - special.ndtri(quantiles) - (freedom - 1) / (2 * roots + 1e-300), 0)
+    )
+    small = values <= 100 + 20 * freedom
+    none = quantiles >= special.chdtr(freedom, values)  # even a noncentrality of 0 has a larger quantile
+    exact = small & ~none
+    parameters[exact] = special.chndtrinc(values[exact], freedom, quantiles[exact])
+    parameters[small & none] = 0
+    return parameters
+
+
+def _blocks(
+    columns: Mapping[str, Sequence[Any]], terms: Sequence[tuple[str, ...]]
+) -> dict[tuple[str, ...], np.ndarray]:
+    """The columns of a design of each term, and of none, ``()``, the mean: (observations, columns).
+
+    Coding is sum-to-zero: interactions then do not hold main effects.
+    """
+    coded = {}
+    for name, levels in columns.items():
+        codes, names = pd.factorize(np.asarray(levels))
+        coded[name] = np.vstack([np.eye(len(names) - 1), np.full((1, len(names) - 1), -1.0)])[codes]
+    blocks: dict[tuple[str, ...], np.ndarray] = {(): np.ones((len(next(iter(columns.values()))), 1))}
+    for term in terms:
+        product = blocks[()]
+        for name in term:
+            product = (product[:, :, None] * coded[name][:, None, :]).reshape(len(product), -1)
+        blocks[term] = product
+    return blocks
+
+
+def _residual(blocks: Sequence[np.ndarray], values: np.ndarray) -> tuple[np.ndarray, int]:
+    """(sums of squares that a linear model leaves, its rank)."""
+    # Faster than a singular value decomposition; designs of coded levels are well conditioned, or singular.
+    design = np.hstack(blocks)
+    sizes, directions = np.linalg.eigh(design.T @ design)
+    nonzero = sizes > sizes[-1] * 1e-12
+    basis = design @ (directions[:, nonzero] / np.sqrt(sizes[nonzero]))
+    return np.square(values - values @ basis @ basis.T).sum(axis=-1), basis.shape[1]
+
+
+@cache
+def range_quantile(levels: int, freedom: int, level: float = 0.95) -> float:
+    """The studentised range of as many standard normal means that ``level`` of all stay below."""
+    # Half a second of imports, for reports with such a factor alone.
+    from scipy.stats import studentized_range
+
+    return float(studentized_range.ppf(level, levels, freedom))
+
+
 # --- effects ----------------------------------------------------------------------------------------------
 
 
@@ -188,25 +333,39 @@ def _effect(
     term: tuple[str, ...],
     terms: Sequence[tuple[str, ...]],
 ) -> dict[str, Any]:
-    """The best level; of a factor its effect, too, with its interval (Tukey and Kramer).
+    """The best level by least-squares means (Searle, Speed, Milliken 1980, *The American Statistician* 34).
 
-    Best and worst are chosen by the same runs that are compared, which alone sets them apart: the studentised
-    range of as many levels allows for that.
+    They are the means of the fitted model if all levels of the other factors weighed alike; none where the
+    observations do not separate the levels from other factors. Of a factor also the effect, with its interval
+    (Tukey and Kramer): best and worst are chosen by the runs that are compared, for which the studentised
+    range of as many levels allows.
     """
-    means = adjusted_means(columns, values, terms, term)
-    if means is None:
+    blocks = _blocks(columns, terms)
+    design = np.hstack(list(blocks.values()))
+    inverse = np.linalg.pinv(design.T @ design, rcond=1e-12, hermitian=True)
+    # Sum-to-zero columns of the other terms are 0 on average over a whole design.
+    within = np.hstack([block if set(of) <= set(term) else 0 * block for of, block in blocks.items()])
+    places: dict[tuple[str, ...], int] = {}
+    for place, level in enumerate(zip(*(columns[name] for name in term), strict=True)):
+        places.setdefault(level, place)
+    rows = within[list(places.values())]
+    contrasts = rows - rows[0]
+    if not np.allclose(contrasts @ inverse @ design.T @ design, contrasts, atol=1e-8):
         return {}
-    best, worst = max(means.means, key=means.means.__getitem__), min(means.means, key=means.means.__getitem__)
-    row: dict[str, Any] = {"best_level": " ".join(best)}
+    means = rows @ (inverse @ design.T @ values)
+    best, worst = int(means.argmax()), int(means.argmin())
+    row: dict[str, Any] = {"best_level": " ".join(list(places)[best])}
     if len(term) > 1:
         return row
-    share, gap = 100 / cells["mean"].mean(), means.means[best] - means.means[worst]
-    row["effect_pct"] = share * gap
-    if (cells["runs"] > 1).any() and means.freedom and (best, worst) in means.spread:
-        error = math.sqrt(means.mean_square) * means.spread[best, worst]
-        half = range_quantile(len(means.means), means.freedom, _WITHIN) * error / math.sqrt(2)
+    share, gap = 100 / cells["mean"].mean(), means[best] - means[worst]
+    left, rank = _residual([design], values)
+    freedom = len(values) - rank
+    if (cells["runs"] > 1).any() and freedom and best != worst:
+        contrast = rows[best] - rows[worst]
+        error = math.sqrt(float(left) / freedom * max(float(contrast @ inverse @ contrast), 0.0))
+        half = range_quantile(len(rows), freedom, _WITHIN) * error / math.sqrt(2)
         row |= {"effect_pct_low": share * (gap - half), "effect_pct_high": share * (gap + half)}
-    return row
+    return row | {"effect_pct": share * gap}
 
 
 def note_design(study: Study, observations: pd.DataFrame, rows: pd.DataFrame) -> None:

@@ -18,7 +18,7 @@ from analysis.frames.measure import measure
 from analysis.frames.study import Source, Study
 from analysis.measures import kernels, peaks
 from analysis.measures.kernels import BY
-from analysis.statistics import inside_run
+from analysis.statistics import estimates
 from profiling import schemas
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError, did_you_mean
@@ -72,14 +72,15 @@ def _chosen(study: Study, run: str | None) -> tuple[Source, Source | None]:
     return chosen, counting[chosen.id]
 
 
-def _table(study: Study, source: Source, name: str) -> pd.DataFrame:
-    """A table of a run that counted; a finding where it is not there."""
-    names, paths = schemas.SCHEMAS[name].names, source.tables(name)
-    if not paths:
+def _table(study: Study, source: Source | None, name: str) -> pd.DataFrame:
+    """A table of a run that counted, if there is one; a finding where it has no such table."""
+    names = schemas.SCHEMAS[name].names
+    found = None
+    if source and (paths := source.tables(name)):
+        sql = f"select {', '.join(names)} from read_parquet($paths)"
+        found = study.use(source, lambda one: query(study, one, sql, paths=paths))
+    elif source:
         study.note("not_recorded", source, what="counters")
-        return pd.DataFrame(columns=names)
-    sql = f"select {', '.join(names)} from read_parquet($paths)"
-    found = study.use(source, lambda one: query(study, one, sql, paths=paths))
     return pd.DataFrame(columns=names) if found is None else found
 
 
@@ -192,7 +193,7 @@ def hotspots(study: Study, top: int = 5, run: str | None = None) -> Answer:
     if hot.empty:
         raise UserError(f"{study.path}: {timing.id} holds no kernels of its steps")
     tool = counting.fields["profile"] if counting else ""
-    counters = by_kernel(_table(study, counting, "atomics") if counting else _NO_EVENTS)
+    counters = by_kernel(_table(study, counting, "atomics"))
     rows = hot.join(counters, on="kernel").join(_intervals(study, timing, hot), on=["kernel", "class"])
     by_name = hot["kernel"].map(lambda name: "from name" if TENSOR_KERNEL.search(name) else None)
     tensor = rows["tensor_instructions"]
@@ -217,9 +218,6 @@ def hotspots(study: Study, top: int = 5, run: str | None = None) -> Answer:
     return Answer(rows, METRICS, [part])
 
 
-_NO_EVENTS = pd.DataFrame(columns=["event", "count", "mean"])
-
-
 def _intervals(study: Study, timing: Source, hot: pd.DataFrame) -> pd.DataFrame:
     """Intervals of the time that kernels take per step, over the steps; NaN where these are too few."""
     sums = kernel_sums(study, [timing], ("step", "kernel", "class"))
@@ -227,7 +225,7 @@ def _intervals(study: Study, timing: Source, hot: pd.DataFrame) -> pd.DataFrame:
     # A step that did not launch a kernel spent no time in it.
     of_steps = sums.pivot_table("ns", ["kernel", "class"], "step", "sum", fill_value=0.0) / gpus / 1e6
     of_steps = of_steps.loc[list(zip(hot["kernel"], hot["class"], strict=True))]
-    found = {key: inside_run.of_mean(row.to_numpy(float)) for key, row in of_steps.iterrows()}
+    found = {key: estimates.mean_in_run(row.to_numpy(float)) for key, row in of_steps.iterrows()}
     ends = [(one.low, one.high) if not one.note else (np.nan, np.nan) for one in found.values()]
     return pd.DataFrame(ends, of_steps.index, ["ms_per_step_low", "ms_per_step_high"])
 

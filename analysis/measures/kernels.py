@@ -11,14 +11,14 @@ The published method takes all launches of PyProf's tables, by kernel name.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.display.metrics import RUN, Metric, columns, filled, names_of, records
-from analysis.display.numbers import digits, signed
+from analysis.display.numbers import signed
 from analysis.display.terminal import Answer, Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.kernel_sums import DEFAULT_BY, has_kernels, kernel_sums, launches_by_name, query
@@ -143,7 +143,6 @@ _MANY_CALLS, _OTHER_DURATION = 4.0, 2.0
 OTHER_CALLS = "other calls"
 KINDS = ("slower", "faster", "more calls", "fewer calls", OTHER_CALLS, "new", "gone", "same")
 ALL, AT_ONCE, NO_KERNEL, STEP = "all kernels", "run at once", "no kernel runs", "step"
-_RATIO = Metric("b_to_a", "B divided by A", "B / A", table=False)
 # They add up to difference_ms, but for kernels of other calls.
 _EFFECTS = (
     Metric("by_calls_ms", "part due to the number of calls", "by calls\nms", show=signed(3)),
@@ -152,30 +151,18 @@ _EFFECTS = (
 CHANGES = (
     Metric("a_ms_per_step", "time per step in A", "A, ms/\nstep"),
     Metric("b_ms_per_step", "time per step in B", "B, ms/\nstep"),
-    _RATIO,
+    Metric("b_to_a", "B divided by A", "B / A", table=False),
     Metric("difference_ms", "B minus A", "B - A\nms", show=signed(3)),
     *_EFFECTS,
     Metric("change", "slower, faster, more, fewer or other calls, new, gone, same", text=True),
     Metric("a_calls_per_step", "launches per step in A", "A, calls/\nstep", places=1),
     Metric("b_calls_per_step", "launches per step in B", "B, calls/\nstep", places=1),
 )
-_EFFICIENCIES = (
-    Metric("a_flops_efficiency_pct", "FLOP rate in A over the datasheet's peak", "A, FLOPS\neff. %"),
-    Metric("b_flops_efficiency_pct", "FLOP rate in B over the datasheet's peak", "B, FLOPS\neff. %"),
-    replace(_RATIO, table=True),
-)
-
-
-def _or_zero(milliseconds: float) -> str:
-    """A time that is the difference of others: what is left of their rounding is 0."""
-    return digits(milliseconds) if abs(milliseconds) >= _SAME_MS else "0"
-
-
 SUMMARY_METRICS = (
     Metric("change", "kinds of kernels, their sum, and what makes up the step", text=True),
     Metric("kernels", "number of kernels (or of groups by --by)", "number"),
-    Metric("a_ms", "time per step in A", "A, ms/\nstep", show=_or_zero),
-    Metric("b_ms", "time per step in B", "B, ms/\nstep", show=_or_zero),
+    Metric("a_ms", "time per step in A", "A, ms/\nstep"),
+    Metric("b_ms", "time per step in B", "B, ms/\nstep"),
     Metric("difference_ms", "B minus A", "B - A\nms", show=signed(3)),
     *_EFFECTS,
 )
@@ -207,17 +194,14 @@ def side_of(
 _UNPLACED = "select count(*) from read_parquet($kernels) where start_ns is null and duration_ns >= 0"
 
 
-def _beside(a: pd.DataFrame, b: pd.DataFrame, by: Sequence[str], *names: str) -> pd.DataFrame:
-    """Figures of kernels of two runs; NaN of a kernel that one of them lacks."""
-    pairs = a[[*by, *names]].merge(b[[*by, *names]], "outer", on=list(by), suffixes=("_of_a", "_of_b"))
-    pairs = pairs.rename(columns={f"{name}_of_{side}": f"{side}_{name}" for name in names for side in "ab"})
-    one, other = pairs[f"a_{names[0]}"], pairs[f"b_{names[0]}"]
-    return pairs.assign(b_to_a=(other / one).where(one != 0))
-
-
 def differences(a: pd.DataFrame, b: pd.DataFrame, by: Sequence[str] = DEFAULT_BY) -> pd.DataFrame:
     """A row a kernel (:func:`figures`) of either run, :data:`CHANGES`; those that differ most are first."""
-    pairs = _beside(a, b, by, "ms_per_step", "calls_per_step")
+    names = ["ms_per_step", "calls_per_step"]
+    sides = [
+        side[[*by, *names]].rename(columns={name: f"{of}_{name}" for name in names})
+        for of, side in (("a", a), ("b", b))
+    ]
+    pairs = sides[0].merge(sides[1], "outer", on=list(by))
     one, other = pairs["a_ms_per_step"], pairs["b_ms_per_step"]
     difference = other.fillna(0.0) - one.fillna(0.0)
     both = effects(pairs["a_calls_per_step"], one, pairs["b_calls_per_step"], other)
@@ -235,6 +219,7 @@ def differences(a: pd.DataFrame, b: pd.DataFrame, by: Sequence[str] = DEFAULT_BY
         ("slower", by_duration > 0),
     )
     pairs = pairs.assign(
+        b_to_a=(other / one).where(one != 0),
         difference_ms=difference,
         by_calls_ms=by_calls,
         by_duration_ms=by_duration,
@@ -317,8 +302,6 @@ def _published(
     study: Study, other: Study | None, direction: str | None, durations: bool, top: int | None, title: str
 ) -> Answer:
     """Sums of ``Sil(ns)`` by name, of two tables joined on it; or FLOPS efficiencies of one table."""
-    if not durations and other is not None:
-        raise UserError("the published FLOPS efficiency of kernels takes one file: omit B")
     if durations:
         sides = [_by_name(one, direction)["ns"] / 1e9 for one in (study, other) if one is not None]
         frame = pd.concat(sides, axis=1, join="inner", keys=["a_s", "b_s"][: len(sides)]).round(6)
@@ -364,7 +347,6 @@ COLUMNS = {
         *METRICS,
     ),
     "For two runs: the fields of --by, then (largest difference first):": CHANGES,
-    "With --metric flops-efficiency:": _EFFICIENCIES,
     "With --summary:": SUMMARY_METRICS,
     "Published method:": _DURATIONS,
     "Published method, --metric flops-efficiency, one file:": _RATES,
@@ -394,20 +376,25 @@ def kernels(
     Raises:
         UserError: a study has no kernels, or several runs have where one is compared.
     """
-    if by and method == "published":
+    durations, published = metric == "duration", method == "published"
+    if by and published:
         raise UserError("the published method groups kernels by name: omit --by")
-    if summary and (other is None or method == "published" or metric != "duration"):
-        raise UserError("--summary needs two runs, A and B, and the corrected method, by duration")
+    if summary and (other is None or published):
+        raise UserError("--summary needs two runs, A and B, and the corrected method")
+    if other is not None and not durations:
+        raise UserError(f"--metric {metric} takes one run or table: omit B")
     title = with_method("Kernels", study, method) + (f", {direction}" if direction else "")
-    by, durations = list(by) or list(DEFAULT_BY), metric == "duration"
-    if method == "published":
+    by = list(by) or list(DEFAULT_BY)
+    if published:
         answer = _published(study, other, direction, durations, top, title)
-    elif other is not None:
-        answer = _of_two(study, other, by, direction, durations, summary, top, title)
-    else:
+    elif other is None:
         answer = _of_each(study, by, direction, durations, top, title)
+    else:
+        answer = _of_two(study, other, by, direction, top, title)
     if other is not None:
         study.log.join(other.log, study.path.resolve() == other.path.resolve())
+    if summary and answer.parts:
+        return Answer(answer.parts[0].table, SUMMARY_METRICS, answer.parts[:1])
     return answer
 
 
@@ -422,50 +409,35 @@ def _of_each(
         raise _nothing(study, direction)
     for finding in exceeded(frame, by):
         study.log.add(finding)
-    runs = frame.groupby("run", sort=False)
     if not durations:
         rate = frame["flops_efficiency_pct"].fillna(frame["flops_efficiency_of_measured_pct"]).fillna(0.0)
-        frame = frame.assign(place=runs.ngroup(), rate=-rate).sort_values(["place", "rate"], kind="stable")
-        runs = frame.groupby("run", sort=False)
-    shown = [*(BY[name] for name in by), *METRICS]
-    first = top or (TOP_OF_EACH if len(runs) > 1 else TOP)
-    whole = study.without_steps()
-    titles = {
-        run: (str(run) if len(runs) > 1 else title)
-        + (f" of {RECORDING}, as one step" if run in whole else "")
-        for run, _ in runs
-    }
-    parts = [_table(titles[run], of_run, shown, first) for run, of_run in runs]
+        place = frame.groupby("run", sort=False).ngroup()
+        frame = frame.assign(place=place, rate=-rate).sort_values(["place", "rate"], kind="stable")
+    runs, shown = frame.groupby("run", sort=False), [*(BY[name] for name in by), *METRICS]
+    several, whole, parts = len(runs) > 1, study.without_steps(), []
+    for run, of_run in runs:
+        name = str(run) if several else title
+        name += f" of {RECORDING}, as one step" if run in whole else ""
+        parts.append(_table(name, of_run, shown, top or (TOP_OF_EACH if several else TOP)))
     return Answer(runs.head(top or len(frame)), [RUN, *shown] if len(sources) > 1 else shown, parts)
 
 
 def _of_two(
-    study: Study, other: Study, by: Sequence[str], direction: str | None, durations: bool,
-    summary_alone: bool, top: int | None, title: str,
-) -> Answer:  # fmt: skip
-    pair = _only(study), _only(other)
-    a, b = (side_of(each, source, direction, by) for each, source in zip((study, other), pair, strict=True))
+    study: Study, other: Study, by: Sequence[str], direction: str | None, top: int | None, title: str
+) -> Answer:
+    one, two = _only(study), _only(other)
+    a, b = side_of(study, one, direction, by), side_of(other, two, direction, by)
     for each, side in ((study, a), (other, b)):
         # A run without any kernel is not one of which all are gone; of a direction it may have none.
         if side.kernels.empty and (direction is None or (a.kernels.empty and b.kernels.empty)):
             raise _nothing(each, direction)
-    names = {name: [one.fields.get(name) for one in pair] for name in pair[0].fields}
-    names |= {"device": [", ".join(one.devices) for one in pair]}
-    differ = ", ".join(f"{name} ({one}, {two})" for name, (one, two) in names.items() if one != two)
+    fields = {name: (of, two.fields.get(name)) for name, of in one.fields.items()}
+    fields["device"] = ", ".join(one.devices), ", ".join(two.devices)
+    differ = ", ".join(f"{name} ({of_a}, {of_b})" for name, (of_a, of_b) in fields.items() if of_a != of_b)
     caption = f"A: {study.path.name}; B: {other.path.name}" + (f"\ndifferent: {differ}" if differ else "")
-    named = [BY[name] for name in by]
-    if not durations:
-        pairs = _beside(a.kernels, b.kernels, by, "flops_efficiency_pct")
-        rate = pairs["a_flops_efficiency_pct"].fillna(pairs["b_flops_efficiency_pct"]).fillna(0.0)
-        pairs = pairs.loc[rate.sort_values(ascending=False, kind="stable").index]
-        shown = [*named, *_EFFICIENCIES]
-        return Answer(pairs.head(top or len(pairs)), shown, [_table(title, pairs, shown, top, caption)])
     pairs = differences(a.kernels, b.kernels, by)
-    totals = summary(pairs, a, b)
-    parts = tables_of_change(pairs.head(top or TOP), totals, by, title, caption)
-    if summary_alone:
-        return Answer(totals, SUMMARY_METRICS, parts[:1])
-    return Answer(pairs.head(top or len(pairs)), [*named, *CHANGES], parts)
+    parts = tables_of_change(pairs.head(top or TOP), summary(pairs, a, b), by, title, caption)
+    return Answer(pairs.head(top or len(pairs)), [*(BY[name] for name in by), *CHANGES], parts)
 
 
 def _only(study: Study) -> Source:

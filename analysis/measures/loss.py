@@ -25,7 +25,7 @@ from analysis.frames.divide import PARTS, SPLIT, STAGES, WITHIN
 from analysis.frames.study import Study
 from analysis.measures.anatomy import STAGES_SHOWN
 from analysis.measures.points import as_columns
-from analysis.statistics import inside_run
+from analysis.statistics import estimates
 
 
 def _part(name: str, header: str, meaning: str, interval: str = "", detail: bool = True) -> Metric:
@@ -145,7 +145,7 @@ def _sampled(means: np.ndarray, took: np.ndarray, generator: np.random.Generator
 
     NaN where the steps are too few to tell.
     """
-    errors = inside_run.errors_of_means(took, _RESAMPLES, generator)
+    errors = estimates.errors_of_means(took, _RESAMPLES, generator)
     if errors is None:
         errors = np.full((len(means) + 1, _RESAMPLES), np.nan)
     whole = np.append(means, means.sum())

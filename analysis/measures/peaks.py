@@ -9,7 +9,6 @@ a cache can exceed 100 % of the memory roof.
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -168,7 +167,7 @@ def _peaks_of(study: Study, source: Source) -> tuple[str | float | None, ...]:
 
 
 _MATRIX_KERNELS = """
-select name::varchar, sum(duration_ns)::double from read_parquet($kernels)
+select name::varchar as name, sum(duration_ns)::double as ns from read_parquet($kernels)
 where "class"::varchar in ('gemm', 'convolution', 'attention') and duration_ns > 0
     and name is not null
 group by 1
@@ -179,12 +178,9 @@ def precision_of(study: Study, source: Source) -> str:
     """In which precision most of the time of matrix kernels is spent, by their names; "": none says it."""
     if not source.tables("kernels"):
         return ""
-    times = Counter[str]()
     found = query(study, source, _MATRIX_KERNELS, kernels=source.tables("kernels"))
-    for name, ns in found.itertuples(index=False, name=None):
-        times[precision_in(name)] += ns
-    del times[""]
-    return max(times, key=times.__getitem__, default="")
+    ns = found["ns"].groupby(found["name"].map(precision_in)).sum().drop("", errors="ignore")
+    return "" if ns.empty else str(ns.idxmax())
 
 
 def _datasheet(study: Study, device: str, precision: str) -> tuple[float | None, float | None]:
@@ -203,9 +199,7 @@ def published_bound(study: Study) -> tuple[float, float]:
     """FLOP/s and bytes/s of the reference's GPU, single precision: its peaks whatever a run computed in."""
     peak = find(REFERENCE_DEVICE, study.own_peaks)
     if peak is None or "fp32" not in peak.flops_per_s or peak.bytes_per_s is None:
-        raise UserError(
-            f"{study.own_peaks}: entry {REFERENCE_DEVICE} lacks its fp32 peak or that of its memory"
-        )
+        raise UserError(f"{study.own_peaks}: {REFERENCE_DEVICE} lacks its fp32 peak or that of its memory")
     return peak.flops_per_s["fp32"], peak.bytes_per_s
 
 
@@ -230,9 +224,7 @@ def _measured(study: Study, source: Source, precision: str) -> tuple[float | Non
 # --- the roofline -------------------------------------------------------------------------------------
 
 METRICS = (
-    Metric(
-        "intensity_flop_per_byte", "arithmetic intensity: FLOPs divided by bytes", "FLOP/\nbyte", table=False
-    ),
+    Metric("intensity_flop_per_byte", "FLOPs divided by bytes", "FLOP/\nbyte", table=False),
     Metric("bound", "compute or bandwidth: the roof that limits this intensity", "bound by", text=True),
     Metric("roof_pct", "shortest time by the datasheet's roof over actual time", "of roof\n%", places=1),
     Metric("roof_of_measured_pct", "the same by the roof measured here", "of measured\nroof %", places=1),

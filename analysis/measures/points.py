@@ -218,18 +218,34 @@ def findings(points: pd.DataFrame) -> Iterator[Finding]:
         yield Finding("timed_by_profiled_runs", data={"n": profiled, "of": of})
 
 
-def label_of_size(point: Fields) -> str:
-    """``2 nodes x 4 GPUs, fp16 gradients``."""
-    nodes, gpus = point["nodes"], point["gpus_per_node"]
-    unit = "rank" if all(run.on_cpus for run in runs_of(point)) else "GPU"
-    # Of a program that was watched, the precision of gradients may be unknown.
-    grad = f", {point['grad']} gradients" if point["grad"] else ""
-    return f"{nodes} node{'s' * (nodes != 1)} x {gpus} {unit}{'s' * (gpus != 1)}{grad}"
+def shared_cores(study: Study) -> bool:
+    """Whether more ranks would have fewer cores each than the measured ones.
+
+    So it is where ranks without GPUs run on one host, and twice as many would have more threads than it has
+    cores, or get their share of these by being so many (``threads: 0``). Points of several hosts are taken to
+    get more hosts with more ranks.
+    """
+    runs = [(run, run.manifest) for run in study.of_kind("run") if run.manifest and run.manifest.ranks]
+    hosts = {rank.hostname for _, manifest in runs for rank in manifest.ranks}
+    if len(hosts) != 1:
+        return False
+    widest, manifest = max(runs, key=lambda run: run[0].ranks)
+    if any(rank.device != "cpu" for rank in manifest.ranks):
+        return False
+    cores, threads = manifest.host.get("cores"), widest.fields["threads"]
+    enough = threads and 2 * widest.ranks * threads <= (cores if isinstance(cores, int) else 0)
+    return not enough
 
 
 def _label(points: pd.DataFrame, place: Any) -> str:
-    """A point's size, and, where others have the same, what tells it from these."""
-    labels = points.apply(label_of_size, axis=1)
+    """A point's size (``2 nodes x 4 GPUs``), and, where others have the same, what tells it from these."""
+
+    def of_size(point: Fields) -> str:
+        nodes, gpus = point["nodes"], point["gpus_per_node"]
+        unit = "rank" if all(run.on_cpus for run in runs_of(point)) else "GPU"
+        return f"{nodes} node{'s' * (nodes != 1)} x {gpus} {unit}{'s' * (gpus != 1)}"
+
+    labels = points.apply(of_size, axis=1)
     alike = points.loc[labels == labels[place], list(POINT_FIELDS)].to_dict("records")
     others = label_of(points.loc[place], telling(alike, POINT_FIELDS))
     return ", ".join(filter(None, [labels[place], others]))

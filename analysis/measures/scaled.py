@@ -6,6 +6,7 @@ one world size (a point), a group of these, or files of the reference study.
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -25,7 +26,7 @@ from analysis.display.metrics import (
     records,
     varied,
 )
-from analysis.display.numbers import in_order, shown
+from analysis.display.numbers import OPEN, in_order, is_unusable, shown
 from analysis.display.terminal import Answer, Part
 from analysis.frames.behind import WAITS
 from analysis.frames.divide import PARTS, WITHIN
@@ -33,28 +34,15 @@ from analysis.frames.load import no_result
 from analysis.frames.measure import measure
 from analysis.frames.steps import STAGES
 from analysis.frames.study import Study
-from analysis.measures import loss, published, tau, traced, use
-from analysis.measures.anatomy import STAGES_SHOWN
-from analysis.measures.certainty import (
-    sizes_without_result,
-    uncertain,
-    unexplained,
-    without_unusable_intervals,
-)
+from analysis.measures import loss, published, tau, traced
+from analysis.measures.efficiency import USE_METRICS, check, use_of_device
 from analysis.measures.loss import BY_STAGES
-from analysis.measures.points import (
-    Scaling,
-    as_columns,
-    label_of_size,
-    point_names,
-    points_of,
-    runs_of,
-    samples,
-)
+from analysis.measures.points import Scaling, as_columns, point_names, points_of, runs_of, samples
 from analysis.statistics import estimates
 from jobs.run import Run
-from jobs.run_fields import APART, ID_FIELDS
+from jobs.run_fields import APART, ID_FIELDS, parse_id
 from profiling.errors import UserError
+from profiling.findings import Finding
 
 _METHOD = Metric("method", "corrected or published", text=True)
 _SCALING = (
@@ -62,34 +50,20 @@ _SCALING = (
     Metric("runs", "runs that give the durations (of a group: of all its configurations)"),
     Metric("kind_of_runs", "unprofiled, or profiled if there are no others", text=True, detail=True),
     Metric("step_ms", "median step of the job (that of its slowest rank)", "step, ms\nmedian", CONFIDENCE),
-    Metric("p95_ms", "95th percentile of steady steps (empty below 20)", "p95\nms", detail=True),
-    Metric("p99_ms", "99th percentile (empty below 100 steps)", "p99\nms", detail=True),
-    Metric("max_ms", "longest step", "max\nms", detail=True),
     Metric("images_per_s", "images of all ranks divided by the job's time", "images\n/s", CONFIDENCE),
     Metric("speedup", "images/s divided by that of the baseline", "speedup", CONFIDENCE, places=2),
     Metric("scaling_efficiency_pct", "speedup divided by the increase in ranks", "scaling eff.\n%",
            CONFIDENCE, places=1, priority=2),
-    Metric("interval_note", "reason why there is no interval", text=True, detail=True),
-    Metric("interval_seed", "seed of the resampling", detail=True),
-    Metric("base", "baseline: the smallest world size of the configuration", text=True, detail=True),
     Metric("base_world_size", "world size of the baseline"),
     Metric("base_images_per_s", "images/s of the baseline", detail=True),
 )  # fmt: skip
-_STARTED = (
-    Metric("warmup_dropped", "warmup steps left out, sum over these runs", "warmup", detail=True),
-    *(
-        Metric(f"{stage}_ms", f"median of {name}, mean over ranks", f"{head}\nms", detail=True)
-        for stage, (head, name) in STAGES_SHOWN.items()
-    ),
-    *loss.MEAN_STAGES,
-    Metric("startup_s", "start of the process to first step, slowest rank, median over runs", detail=True),
-)
-METRICS = (*_SCALING, *loss.METRICS, *_STARTED)
+_WARMUP = Metric("warmup_dropped", "warmup steps left out, sum over these runs", "warmup", detail=True)
+METRICS = (*_SCALING, *loss.METRICS, _WARMUP, *loss.MEAN_STAGES)
 COLUMNS = {
     "Columns: method, the fields of a run, world_size, then, for our own runs:": (
         _METHOD,
         *METRICS,
-        *use.METRICS,
+        *USE_METRICS,
     ),
     "PyProf tables (they hold no step durations):": published.METRICS,
     "Published method, for TAU tables and for our own runs, by whole wall time:": tau.METRICS,
@@ -99,8 +73,8 @@ COLUMNS = {
 # Ends of other intervals are details.
 _WITH_ENDS = ("step_ms", "scaling_efficiency_pct")
 _COUNTS = (
-    "runs", "base_world_size", "interval_seed", "warmup_dropped", "profiled_runs", "tables", "fprop_steps",
-    "bprop_steps", "runs_kept", "base_nodes",
+    "runs", "base_world_size", "warmup_dropped", "profiled_runs", "tables", "fprop_steps", "bprop_steps",
+    "runs_kept", "base_nodes",
 )  # fmt: skip
 
 # Of a row without a baseline these say nothing.
@@ -110,8 +84,8 @@ _AGAINST_BASE = [
 # Of a group of several world sizes: durations, and what goes with the number of ranks.
 _OF_ONE_SIZE = [
     name
-    for name in names_of((*METRICS, *use.METRICS))
-    if re.search(r"(_ms|_ms_per_step|images_per_s|speedup|^startup_s)(_low|_high)?$", name)
+    for name in names_of((*METRICS, *USE_METRICS))
+    if re.search(r"(_ms|_ms_per_step|images_per_s|speedup)(_low|_high)?$", name)
 ]
 ABOVE_IDEAL_PCT = 105.0  # an efficiency that is surely more than this is worth a line
 
@@ -181,7 +155,7 @@ def configurations(
 
 # A column that rows of one kind alone have, and the columns of this kind.
 _KINDS = {
-    "scaling": (*METRICS, *use.METRICS),
+    "scaling": (*METRICS, *USE_METRICS),
     "tables": published.METRICS,
     "application_s": tau.METRICS,
     "step_duration_s": published.SCALED_METRICS,
@@ -234,15 +208,15 @@ def of_runs(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None 
     fields = pd.DataFrame({name: _values(points, name) for name in names}, dtype=object)
     group = fields.groupby(names, dropna=False, sort=False).ngroup() if group_by else alone
     sizes = points["world_size"].groupby(group)
-    of_device = use.use_of_device(points, alone, parts)
-    use.check(study, of_device)
+    of_device = use_of_device(points, alone, parts)
+    check(study, of_device)
     frame = fields[~group.duplicated()].reset_index(drop=True).assign(
         world_size=sizes.first().astype(object).where(sizes.nunique() == 1, None), scaling=kind
     ).join([
         durations(points, group), against_base(points, group, parts),
-        use.use_of_device(points, group, parts) if group_by else of_device,
+        use_of_device(points, group, parts) if group_by else of_device,
     ])  # fmt: skip
-    frame = frame.reindex(columns=list(dict.fromkeys([*frame, *names_of((*METRICS, *use.METRICS))])))
+    frame = frame.reindex(columns=list(dict.fromkeys([*frame, *names_of((*METRICS, *USE_METRICS))])))
     _drop_baselines(study, frame)
     efficiency = frame.filter(regex="world_size$|^scaling_efficiency")
     if above := [row["scaling_efficiency_pct"] for row in records(efficiency) if above_ideal(row)]:
@@ -272,40 +246,18 @@ def _values(points: pd.DataFrame, name: str) -> list[Any]:
 
 def durations(points: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
     """What steps take: a row a group of points, with :data:`METRICS` on durations."""
-    runs = pd.DataFrame([
-        {
-            "group": of, "warmup_dropped": series.warmup,
-            "startup_s": max(rank.startup_ns / 1e9 for rank in source.manifest.ranks)
-            if source.manifest else None,
-            **{f"{stage}_ms": np.median(ns[series.steady]) / 1e6 for stage, ns in series.stages.items()},
-        }
-        for of, timed in zip(group, points["timed"], strict=True) for source, series in timed
-    ])  # fmt: skip
-    of_runs, by_group = runs.groupby("group"), points.groupby(group)
-    alone = points["timed"].groupby(group).first().where(by_group.size() == 1, None)
-    pooled_ms = [
-        np.concatenate([series.steady_ns for _, series in timed]) / 1e6 if timed else np.array([np.nan])
-        for timed in alone
-    ]
-    steps_ms = samples(points["step"]).groupby(group).mean() / 1e6
-    stages = [*STAGES, *WAITS]
+    by_group, stages = points.groupby(group), [*STAGES, *WAITS]
+    warmup = points["timed"].map(lambda runs: sum(series.warmup for _, series in runs))
     by_stages = by_group[[f"{name}_ns" for name in stages]].mean() / 1e6
     by_stages.columns = [f"mean_{name}_ms" for name in stages]
     return pd.DataFrame({
         "runs": by_group["runs"].sum(),
         "kind_of_runs": by_group["timed_by"].agg(lambda kinds: ", ".join(kinds.unique())),
-        **as_columns("step_ms", steps_ms),
-        "p95_ms": [estimates.percentile(ms, 95) for ms in pooled_ms],
-        "p99_ms": [estimates.percentile(ms, 99) for ms in pooled_ms],
-        "max_ms": [ms.max() for ms in pooled_ms],
+        **as_columns("step_ms", samples(points["step"]).groupby(group).mean() / 1e6),
         **as_columns("images_per_s", _rate(points["images"], samples(points["rate"]), group)),
-        "interval_note": np.where(by_group["runs"].min() < 2, "one repetition", ""),
-        "interval_seed": estimates.SEED,
-        "warmup_dropped": of_runs["warmup_dropped"].sum(),
-        **of_runs[[f"{stage}_ms" for stage in STAGES]].mean(),
+        "warmup_dropped": warmup.groupby(group).sum(),
         **by_stages,
         f"mean_{loss.LATE_RANKS}_ms": by_stages[[f"mean_{name}_ms" for name in WAITS]].sum(axis=1),
-        "startup_s": of_runs["startup_s"].median(),
     })  # fmt: skip
 
 
@@ -325,15 +277,10 @@ def against_base(
     own, group = points[counts], group[counts]
     base = points.loc[own["base"]].set_axis(own.index)
     growth = own["world_size"] / base["world_size"]
-    sizes, more, labels = (
-        base["world_size"].groupby(group),
-        growth.groupby(group),
-        base.apply(label_of_size, axis=1),
-    )
+    sizes, more = base["world_size"].groupby(group), growth.groupby(group)
     efficiency = pd.DataFrame(np.array([_efficiency_pct(points, of) for _, of in own.groupby(group)]))
     efficiency.loc[~compared[counts].groupby(group).any(), 1:] = np.nan
     row = pd.DataFrame({
-        "base": labels.groupby(group).agg(lambda of: "; ".join(of.unique()) if len(of) < 4 else ""),
         "base_world_size": sizes.first().astype("Int64").where(sizes.nunique() == 1),
         "base_images_per_s": _rate(base["images"], base[["images_per_s"]], group)["images_per_s"],
         **as_columns("scaling_efficiency_pct", efficiency),
@@ -396,8 +343,63 @@ def _drop_baselines(study: Study, frame: pd.DataFrame) -> None:
     if unknown.any():
         study.note("not_recorded", what="samples per step", n=int(unknown.sum()), of=len(frame))
     frame.loc[dropped, _AGAINST_BASE] = np.nan
-    frame.loc[dropped, "base"] = ""
     frame.loc[dropped, "base_world_size"] = size[dropped]
+
+
+# --- certainty -------------------------------------------------------------------------------------------
+
+# A scaling efficiency whose interval is wider than this (percentage points) explains nothing yet.
+WIDEST_INTERVAL_PCT = 40.0
+# The loss, which may be 0 or less, is as sure as the efficiency that it is the rest of.
+_POSITIVE = ("step_ms", "images_per_s", "speedup", "scaling_efficiency_pct", "perturbation", "mfu_pct",
+             "flops_efficiency_of_step_pct", "bandwidth_efficiency_of_step_pct")  # fmt: skip
+_POSITIVE_OF = {"loss_pct": "scaling_efficiency_pct", **{name: name for name in _POSITIVE}}
+
+
+def without_unusable_intervals(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows of analysis.scaled as tables and charts show them; data keep the rows themselves.
+
+    The ends of an interval that does not tell the order of magnitude are :data:`OPEN`.
+    """
+    known = frame.copy()
+    for name, positive in _POSITIVE_OF.items():
+        if f"{name}_low" in frame:
+            ends = (frame[f"{positive}{end}"].astype(float) for end in ("", "_low", "_high"))
+            known.loc[is_unusable(*ends), [f"{name}_low", f"{name}_high"]] = OPEN
+    return known
+
+
+def uncertain(frame: pd.DataFrame) -> list[Finding]:
+    """A finding where intervals of scaling efficiencies are too wide to mean anything; else none."""
+    scaled = frame[frame["base_world_size"].notna() & _is_compared(frame)]
+    widths = scaled["scaling_efficiency_pct_high"] - scaled["scaling_efficiency_pct_low"]
+    wide = widths[scaled["world_size"].notna() & (widths > WIDEST_INTERVAL_PCT)]
+    data = {"n": len(wide), "of": len(scaled), "most": WIDEST_INTERVAL_PCT, "width": wide.max()}
+    return [Finding("efficiency_uncertain", data=data)] if len(wide) else []
+
+
+def unexplained(frame: pd.DataFrame) -> list[Finding]:
+    """Of configurations whose profiled runs do not explain their loss: why."""
+    shown = loss.without_meaningless_parts(frame[frame["loss_note"] == ""])
+    shown = shown[shown["loss_note"] != ""]
+    names = zip(shown["loss_pct"], shown["world_size"], shown["loss_note"], strict=True)
+    return [
+        Finding("loss_unexplained", data={"cost_pct": lost, "on": f"{size} ranks", "reason": note})
+        for lost, size, note in names
+    ]
+
+
+def sizes_without_result(study: Study) -> list[Finding]:
+    """A finding on world sizes of which all runs failed: else the largest completed one looks the largest."""
+    completed = {source.world_size for source in study.of_kind("run")}
+    lost: list[tuple[int, str]] = []
+    for one in study.missing:
+        with suppress(UserError):  # the name of a run by hand is no id
+            ranks = parse_id(one.point).run.world_size
+            if one.kind in ("failed", "unusable") and ranks not in completed:
+                lost.append((ranks, one.reason.partition("\n")[0]))
+    data = {"ranks": sorted({ranks for ranks, _ in lost}), "n": len(lost), "reason": lost[:1] and lost[0][1]}
+    return [Finding("size_without_result", data=data)] if lost else []
 
 
 # --- tables -----------------------------------------------------------------------------------------------
@@ -493,8 +495,8 @@ def _use_part(own: pd.DataFrame, group_by: Sequence[str]) -> Part | None:
     """Shares of the datasheet's peak, or, where that is not known, of the measured one; None: no figure."""
     of_sheet = bool(own[["peak_tflops_per_s", "peak_gb_per_s"]].notna().any(axis=None))
     beside = "_pct" if of_sheet else "_of_measured_pct"
-    exposed, perturbation = columns(use.METRICS, "exposed_communication_ms", "perturbation")
-    shares = [one.alone for one in columns(use.METRICS, *(f"{name}{beside}" for name in _SHARES))]
+    exposed, perturbation = columns(USE_METRICS, "exposed_communication_ms", "perturbation")
+    shares = [one.alone for one in columns(USE_METRICS, *(f"{name}{beside}" for name in _SHARES))]
     rows = records(own)
     shares = filled(shares, rows)
     others = [exposed, perturbation.alone]

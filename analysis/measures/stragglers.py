@@ -29,7 +29,7 @@ from analysis.measures.lateness import (
     of_stages,
 )
 from analysis.measures.points import point_fields
-from analysis.statistics import inside_run
+from analysis.statistics import estimates
 from jobs.run_fields import FACTOR, fields_of
 from profiling.errors import UserError
 from profiling.findings import Finding
@@ -179,7 +179,7 @@ def _by_step(source: Source, lateness: Lateness) -> pd.DataFrame:
 def _by_rank(study: Study, source: Source, lateness: Lateness) -> pd.DataFrame:
     verdicts, p_values = judge(lateness, source.hosts)
     late_ms = lateness.late_ns / 1e6
-    medians = [inside_run.of_median(of_rank) for of_rank in late_ms]
+    medians = [estimates.median_in_run(of_rank) for of_rank in late_ms]
     frame = pd.DataFrame({
         "run": source.id,
         "rank": np.arange(len(late_ms)),

@@ -14,7 +14,7 @@ from analysis.display.numbers import digits
 from analysis.display.terminal import Answer, Part
 from analysis.frames.measure import measure
 from analysis.measures import peaks
-from analysis.statistics import inside_run
+from analysis.statistics import estimates
 from jobs import store
 from jobs.store import StudyManifest
 from profiling import tables
@@ -94,7 +94,7 @@ class Result:
         return {(str(case), str(device)): ns.to_numpy(float) for (case, device), ns in total.groupby(CASE)}
 
     def _medians(self, name: str, unit: str, values: Mapping[Case, np.ndarray]) -> pd.DataFrame:
-        found = {case: inside_run.of_median(some) for case, some in values.items()}
+        found = {case: estimates.median_in_run(some) for case, some in values.items()}
         rows = {case: (one.value, one.low, one.high) for case, one in found.items()}
         ends = [name + unit, f"{name}_low{unit}", f"{name}_high{unit}"]
         return pd.DataFrame([rows.get(case, (np.nan,) * 3) for case in self.cases], self.cases, ends)

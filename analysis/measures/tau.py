@@ -22,8 +22,8 @@ from analysis.frames.kernel_sums import query
 from analysis.frames.load import no_result
 from analysis.frames.measure import measure
 from analysis.frames.study import Source, Study, Unusable
-from analysis.measures.functions import sums_of_tools
-from analysis.statistics import inside_run
+from analysis.measures.activities import sums_of_tools
+from analysis.statistics import estimates
 from jobs.run import Run
 from jobs.run_fields import ID_FIELDS, fields_of
 from profiling.errors import UserError
@@ -481,7 +481,7 @@ def _estimates(
         found["event"] = (*of_event, math.nan, math.nan)
     for name, took in (("timers", of_steps.to_numpy()), ("marks", np.diff(marks))):
         if len(took):
-            estimate = inside_run.of_mean(took)
+            estimate = estimates.mean_in_run(took)
             found[name] = len(took), estimate.value, estimate.low, estimate.high
     if len(of_stages):  # timed in every step; what their scatter is TAU does not keep
         count = int(of_stages["count"].max())

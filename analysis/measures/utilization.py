@@ -19,9 +19,8 @@ from analysis.frames.kernel_sums import note_left_out, untimed_launches
 from analysis.frames.measure import measure
 from analysis.frames.steps import counted_steps, in_steps
 from analysis.frames.study import Source, Study, reading
-from analysis.measures.certainty import without_unusable_intervals
 from analysis.measures.points import points_of, runs_of
-from analysis.measures.scaled import against_base
+from analysis.measures.scaled import against_base, without_unusable_intervals
 from profiling import tables, tools
 from profiling.errors import UserError
 from profiling.workers import in_threads

@@ -16,8 +16,7 @@ from analysis.display.numbers import signed
 from analysis.display.terminal import Answer
 from analysis.frames.measure import measure
 from analysis.frames.study import Study
-from analysis.measures.certainty import shared_cores
-from analysis.measures.points import Scaling
+from analysis.measures.points import Scaling, shared_cores
 from analysis.prediction import curve
 from analysis.prediction.configurations import (
     LINKS,

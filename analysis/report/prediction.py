@@ -13,9 +13,9 @@ from analysis.display.lines import THROUGHPUT, Encoding, lines
 from analysis.display.metrics import records
 from analysis.display.plots import DARK_GREY, WHITE
 from analysis.frames.study import RECORDING
-from analysis.measures.certainty import without_unusable_intervals
 from analysis.measures.critical_path import PARTS, foremost
 from analysis.measures.critical_path import answer as of_paths
+from analysis.measures.scaled import without_unusable_intervals
 from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.predict import CURVE
 from analysis.prediction.simulation import SIMULATION

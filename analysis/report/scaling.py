@@ -16,7 +16,6 @@ from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.anatomy import traces_of
 from analysis.measures import anatomy, factors
 from analysis.measures import scaled as figures
-from analysis.measures.certainty import without_unusable_intervals
 from analysis.measures.factors import levels_of
 from analysis.measures.loss import LATE_RANKS
 from analysis.report.base import (
@@ -75,7 +74,7 @@ def points_against_ranks(own: pd.DataFrame, series: Sequence[str]) -> pd.DataFra
     A base point can be another configuration's (one rank sends no gradients, whatever their precision): it
     is repeated in each series that is compared with it.
     """
-    points = labelled(without_unusable_intervals(own), series)
+    points = labelled(figures.without_unusable_intervals(own), series)
     known = set(zip(points["label"], points["world_size"], strict=True))
     starts = points.dropna(subset="base_world_size").drop_duplicates(["label", "base_world_size"])
     lacking = [one not in known for one in zip(starts["label"], starts["base_world_size"], strict=True)]
@@ -124,9 +123,10 @@ def _loss(context: Context) -> Content:
 def _stages(context: Context) -> Content:
     """Where a batch's time goes, by stage."""
     rows = named(context.own, context.factors, unit=context.unit)
-    chart = bar_chart(context, "stages", rows, plots.STAGE_COLOURS, "Stages of a step")
     rows = rows.assign(configuration=rows["label"])
-    stages = [f"{name}_ms" for name in plots.STAGE_COLOURS]
+    bars = rows.assign(**{f"{name}_ms": rows[f"mean_{name}_ms"] for name in plots.STAGE_COLOURS})
+    chart = bar_chart(context, "stages", bars, plots.STAGE_COLOURS, "Stages of a step")
+    stages = [f"mean_{name}_ms" for name in plots.STAGE_COLOURS]
     shown = columns((CONFIGURATION, *figures.METRICS), "configuration", *stages)
     return Content(_STAGES, [chart], {"stages-table": Part("", rows, shown)})
 

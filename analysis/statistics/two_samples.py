@@ -48,7 +48,7 @@ def difference(strata: Sequence[Stratum], tests: int = 1) -> Difference:
     of a configuration.
     """
     shapes = _shapes(strata)
-    ratios = np.sort(np.concatenate([np.subtract.outer(np.log(b), np.log(a)).ravel() for a, b in strata]))
+    ratios = np.sort(_log_ratios(strata))
     pairs = len(ratios)
     above = float((ratios > 0).sum() + 0.5 * (ratios == 0).sum())
     # Half a count (runs that are equal) is rounded to the side of no difference.
@@ -77,8 +77,7 @@ def unlike_effects(strata: Sequence[Stratum]) -> tuple[float, float] | None:
         return None
     medians = [math.log(np.median(b) / np.median(a)) for a, b in strata]
     least, most = min(medians), max(medians)
-    pooled = np.concatenate([np.subtract.outer(np.log(b), np.log(a)).ravel() for a, b in strata])
-    if most - least <= abs(float(np.median(pooled))):
+    if most - least <= abs(float(np.median(_log_ratios(strata)))):
         return None
     means = np.array([np.log(b).mean() - np.log(a).mean() for a, b in strata])
     weights = np.array([1 / (1 / len(a) + 1 / len(b)) for a, b in strata])
@@ -86,6 +85,11 @@ def unlike_effects(strata: Sequence[Stratum]) -> tuple[float, float] | None:
     within = _scatter(strata) ** 2
     differ = between > 0 if within == 0 else fdtrc(len(strata) - 1, freedom, between / within) <= _UNLIKE
     return (100 * math.expm1(least), 100 * math.expm1(most)) if differ else None
+
+
+def _log_ratios(strata: Sequence[Stratum]) -> np.ndarray:
+    """Of all pairs of runs of a configuration."""
+    return np.concatenate([np.subtract.outer(np.log(b), np.log(a)).ravel() for a, b in strata])
 
 
 # --- the test -----------------------------------------------------------------------------------------
@@ -189,3 +193,14 @@ def _detectable_shift(shapes: Shapes, cut: int) -> float:
         differences.append((a[:, :, None] - b[:, None, :]).reshape(cases, -1))
     least = np.partition(np.concatenate(differences, axis=1), pairs - cut, axis=1)[:, pairs - cut]
     return float(np.quantile(least, POWER))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's correction (1979) for several tests; NaN stays NaN."""
+    values = np.asarray(p_values, float)
+    order = [place for place in np.argsort(values) if np.isfinite(values[place])]
+    corrected, least = values.copy(), 0.0
+    for number, place in enumerate(order):
+        least = max(least, min(1.0, (len(order) - number) * values[place]))
+        corrected[place] = least
+    return corrected.tolist()

@@ -10,7 +10,7 @@ from analysis.display import output
 from analysis.display.metrics import FIELDS, Metric, names_of, records
 from analysis.frames.measure import columns_of
 from analysis.measures import scaled as figures
-from analysis.measures import use
+from analysis.measures.efficiency import USE_METRICS
 from jobs.run import Run
 from profiling import convert, tables
 from tests.analysis.commands import run
@@ -51,7 +51,6 @@ ANSWERS = (
     ("kernels", "--by", "kernel,class,kernel"),
     ("kernels", "B"),
     ("kernels", "B", "--summary"),
-    ("kernels", "B", "--metric", "flops-efficiency"),
     ("kernels", "--by", "operator,layer,direction"),
     ("kernels", "TABLE", "TABLE", "--method", "published"),
     ("kernels", "TABLE", "--method", "published", "--metric", "flops-efficiency"),
@@ -236,5 +235,5 @@ def test_every_command_that_answers_in_columns_is_asked(root: Path) -> None:
 def test_columns_of_a_row_are_all_in_order(sweep: Path) -> None:
     head = run("analysis.scaled", sweep, "--format", "csv", "--all").out.split("\n")[0].split(",")
     assert head[0] == "method"
-    wanted = names_of([*figures.METRICS, *use.METRICS])
+    wanted = names_of([*figures.METRICS, *USE_METRICS])
     assert [name for name in head if name in wanted] == wanted

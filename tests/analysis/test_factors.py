@@ -11,8 +11,14 @@ import scipy
 from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.frames.study import Study
-from analysis.measures.factors import effects, note_design, responses, signal_to_noise_db
-from analysis.statistics.variance import analysis_of_variance, holm, range_quantile
+from analysis.measures.factors import (
+    analysis_of_variance,
+    effects,
+    note_design,
+    responses,
+    signal_to_noise_db,
+)
+from analysis.statistics.two_samples import holm
 from profiling.errors import UserError
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_sweep
@@ -54,12 +60,6 @@ def test_a_planted_effect_is_found_and_absent_ones_are_not():
     assert min(row["omega_squared"] for row in found.values()) == 0
 
 
-def test_a_planted_interaction_is_found():
-    found = by_factor(design(loader=0, interaction=8))
-    assert found["loader x grad"]["p_value"] < 1e-9
-    assert found["loader x workers"]["p_value"] > 0.05
-
-
 def test_a_share_is_within_its_interval_also_where_nothing_is_explained():
     shares = pd.concat(effects(design(0, noise=3, seed=seed)) for seed in range(5))
     assert (shares["omega_squared_low"] <= shares["omega_squared"]).all()
@@ -77,6 +77,8 @@ def test_intervals_of_effects_hold_what_was_planted_and_of_none_hold_none():
     assert half == pytest.approx(100 * 1.96 * 3 * np.sqrt(2 / 48) / 105, rel=0.25)
     assert found["grad"]["effect_pct_low"] < 0.5 and found["grad"]["effect_pct"] < 1.5
     assert found["loader x grad"]["effect_pct"] is None
+    found = by_factor(design(loader=0, interaction=8))
+    assert found["loader x grad"]["p_value"] < 1e-9 < 0.05 < found["loader x workers"]["p_value"]
 
 
 def test_one_factor_agrees_with_scipy():
@@ -182,11 +184,6 @@ def test_what_cannot_be_compared_is_one_line(tmp_path):
     write_sweep(tmp_path, [run_of(profile="torch")])
     assert "no unprofiled run" in one_line_error(run("analysis.factors", tmp_path))
     assert "loader" in one_line_error(run("analysis.factors", tmp_path, "--factors", "loadr"))
-
-
-def test_the_studentised_range_is_that_of_the_tables():
-    assert range_quantile(3, 10) == pytest.approx(3.877, abs=1e-3)  # as any table of Tukey's test has it
-    assert range_quantile(6, 60) == pytest.approx(4.163, abs=1e-3)
 
 
 def test_the_interval_of_an_effect_is_of_99_pct_of_student_t_for_two_levels():

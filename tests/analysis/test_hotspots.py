@@ -13,7 +13,7 @@ from profiling import tables, tools
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.frames import kernels_frame
 from tests.analysis.synthetic import Truth, run_of, write_run
-from tests.profiling.samples import NCU_RAW, NVPROF_METRICS, VTUNE
+from tests.profiling.samples import NVPROF_METRICS, VTUNE
 
 MODULE = "analysis.hotspots"
 WARPS = "sm__warps_active.avg.pct_of_peak_sustained_active"
@@ -105,20 +105,6 @@ def test_the_counters_of_nvprof_beside_the_times(timed, tmp_path):
     assert section.tables[0].rows[1].cells[0].text == "conv_fprop"
     table = run(MODULE, timed, "--top", "2").out
     assert "occup." in table and "bound by" in table and "IPC" not in table
-
-
-def test_the_counters_of_ncu_beside_the_times(timed, tmp_path):
-    text = NCU_RAW.replace("void kernel<(int)4>", "void conv_fprop<(int)4>")
-    more = f'"gpu__time_duration.sum","{WARPS}","sm__inst_executed.avg.per_cycle_active"'
-    text = text.replace('"gpu__time_duration.sum"', more).replace('"usecond"', '"usecond","%","inst/cycle"')
-    (tmp_path / "ncu.csv").write_text(
-        text.replace('"10.5"', '"10.5","37.5","1.75"').replace('"1.5"', '"1.5","10","0.5"')
-    )
-    plant(timed, "ncu", tmp_path / "ncu.csv", "ncu")
-    rows = {row["kernel"]: row for row in run(MODULE, timed, "--format", "json").json}
-    row = rows["conv_fprop"]
-    assert (row["counters"], row["achieved_occupancy_pct"], row["ipc"]) == ("ncu", 37.5, 1.75)
-    assert rows["relu"]["counters"] == "" and rows["relu"]["ipc"] is None
 
 
 def test_of_several_points_the_asked_one_is_shown_with_its_own_counters(timed, tmp_path):

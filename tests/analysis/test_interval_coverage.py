@@ -3,28 +3,14 @@
 import numpy as np
 import pytest
 
-from analysis.statistics.variance import analysis_of_variance, omega_squared_interval
+from analysis.measures.factors import analysis_of_variance, omega_squared_interval
 from benchmarks.coverage_of_factors import DESIGNS, REPETITIONS, design, true_shares
 from benchmarks.coverage_of_loss import PLANTED_MS, of_loss
-from benchmarks.interval_coverage import (
-    TRUE_MS,
-    drift,
-    figures,
-    heavy,
-    normal,
-    of_perturbation,
-    slow_runs,
-    sweep,
-)
+from benchmarks.interval_coverage import TRUE_MS, figures, normal, of_perturbation
 
 pytestmark = pytest.mark.long
 
-SWEEPS = 50  # of each design; the benchmark makes more
-
-
-@pytest.mark.parametrize("noise", [normal, heavy, slow_runs, drift])
-def test_the_truth_of_a_noise_is_its_median(noise):
-    assert np.median(noise(np.random.default_rng(1), (40_000,))) == pytest.approx(0, abs=0.025)
+SWEEPS = 30  # of each design; the benchmark makes more
 
 
 @pytest.mark.parametrize("runs", [2, 5])
@@ -34,17 +20,9 @@ def test_a_point_that_scatters_more_than_the_others_has_an_interval_as_wide_as_i
     least = 0.95 - 3 * np.sqrt(0.95 * 0.05 / SWEEPS)
     for name, true in (("step_ms", TRUE_MS[8]), ("scaling_efficiency_pct", 100 * TRUE_MS[1] / TRUE_MS[8])):
         assert ((rows[f"{name}_low"] <= true) & (true <= rows[f"{name}_high"])).mean() >= least
-
-
-def test_a_point_that_scatters_less_is_known_the_better():
-    """The large point's scatter is not lent to the small ones, whose intervals would be ten times as wide."""
-    rows = figures(np.random.default_rng(1), "0.5 % on 1, 2, 4 ranks, 6 % on 8", 5, 30, ranks=1)
-    assert ((rows["step_ms_high"] - rows["step_ms_low"]) / TRUE_MS[1]).median() < 0.02
-
-
-def test_a_simulated_sweep_scatters_as_its_kind_says():
-    points = sweep(np.random.default_rng(1), "0.5, 1, 2, 4 % on 1, 2, 4, 8 ranks", 40)
-    assert [100 * drawn.scatter.sigma for drawn in points["step"]] == pytest.approx([0.5, 4.0], rel=0.3)
+    if runs == 5:  # the large point's scatter is not lent to the small ones: ten times as wide
+        small = figures(np.random.default_rng(1), "0.5 % on 1, 2, 4 ranks, 6 % on 8", runs, 15, ranks=1)
+        assert ((small["step_ms_high"] - small["step_ms_low"]) / TRUE_MS[1]).median() < 0.02
 
 
 @pytest.mark.parametrize(
@@ -87,7 +65,7 @@ def test_a_share_without_repetitions_has_no_interval():
 
 def test_the_interval_of_a_perturbation_holds_it_or_is_not_there():
     """One profiled run does not tell how much profiled runs differ, which may be three times as much."""
-    sweeps = 25
+    sweeps = 12
     found = of_perturbation(sweeps, [normal])
     known = [row["perturbation, held %"] for row in found if row["profiled runs"] > 1]
     assert all(row["perturbation, held %"] is None for row in found if row["profiled runs"] == 1)
@@ -97,7 +75,7 @@ def test_the_interval_of_a_perturbation_holds_it_or_is_not_there():
 
 def test_a_part_of_the_loss_and_what_it_is_made_of_hold_the_truth_and_agree():
     """Each by its own correlation, communication went beyond its parts in half of the cases of 8 steps."""
-    cases = 25
+    cases = 10
     found = of_loss(cases, (8,))
     assert all(row["sum beyond its parts, %"] == 0 for row in found)
     for name in PLANTED_MS:

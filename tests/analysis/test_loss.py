@@ -11,9 +11,8 @@ from analysis.display.metrics import records
 from analysis.frames.divide import PARTS
 from analysis.frames.load import load
 from analysis.measures import anatomy, utilization
-from analysis.measures.certainty import unexplained
 from analysis.measures.loss import other_steps, without_meaningless_parts
-from analysis.measures.scaled import tables
+from analysis.measures.scaled import tables, unexplained
 from analysis.report.base import NAMES, Context, by_configuration
 from analysis.report.scaling import LOSS, finest_parts
 from profiling.findings import text_of

