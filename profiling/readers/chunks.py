@@ -9,7 +9,9 @@ import gzip
 import json
 import re
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -23,7 +25,6 @@ CHUNK_BYTES = 8 << 20
 MOST_BYTES = 64 << 20
 _GUESSES = 8
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
-_BOM = b"\xef\xbb\xbf"  # which some editors put before UTF-8
 # Of a file that is truncated, or no gzip though it begins as one.
 BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
 
@@ -41,15 +42,12 @@ def open_text(path: Path) -> BinaryIO:
 
 
 def read_head(path: Path, size: int = 1 << 20) -> bytes:
-    """The first bytes of a file, decompressed; as many as can be read."""
+    """The first bytes of a file, decompressed, without a byte order mark; as many as can be read."""
     head = bytearray()
-    with open_text(path) as stream:
-        try:
-            while len(head) < size and (more := stream.read(min(size - len(head), 1 << 16))):
-                head += more
-        except BROKEN:
-            return bytes(head)
-    return bytes(head)
+    with open_text(path) as stream, suppress(*BROKEN):
+        while len(head) < size and (more := stream.read(min(size - len(head), 1 << 16))):
+            head += more
+    return bytes(head).removeprefix(BOM_UTF8)
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -147,7 +145,7 @@ class _Text:
     def enter(self, facts: dict[str, Any]) -> bool:
         """Go to the first event; whether the trace is an object (else it is a bare list)."""
         self.fill(1 << 16)
-        start = self.buffer.removeprefix(_BOM).lstrip()
+        start = self.buffer.removeprefix(BOM_UTF8).lstrip()
         if start.startswith(b"["):
             self.skip(len(self.buffer) - len(start) + 1)
             return False
@@ -155,7 +153,7 @@ class _Text:
             raise UserError(f"{self.path} is not a JSON trace: it does not begin with {{ or [")
         while True:
             for match in _EVENTS.finditer(self.buffer):
-                head = _parse(self.buffer[: match.start()].removeprefix(_BOM) + b'"":0}')
+                head = _parse(self.buffer[: match.start()].removeprefix(BOM_UTF8) + b'"":0}')
                 if isinstance(head, dict):  # else the words stand inside a text
                     facts.update(head)
                     self.skip(match.end())

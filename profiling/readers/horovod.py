@@ -1,6 +1,5 @@
 """Read Horovod's timeline: collectives, one event per line."""
 
-import codecs
 import json
 import math
 import re
@@ -31,7 +30,7 @@ _SHAPE = re.compile(r"\d+")
 
 def recognise(path: Path, head: bytes) -> bool:
     """Whether a file is a timeline of Horovod, by its events' names."""
-    return head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[" and _OURS.search(head) is not None
+    return head.lstrip()[:1] == b"[" and _OURS.search(head) is not None
 
 
 def facts(path: Path) -> TraceFacts:

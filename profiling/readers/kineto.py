@@ -37,7 +37,7 @@ _LEGACY = re.compile(rb'"pid"\s*:\s*"CPU functions"')  # written by builds witho
 
 def recognise(path: Path, head: bytes) -> bool:
     """Whether a file is a trace of PyTorch's profiler, by its first bytes (decompressed)."""
-    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+    start = head.lstrip()[:1]
     if start == b"{" and b'"schemaVersion"' in head and _PROPERTIES.search(head):
         return True  # also if it ends before its events
     is_list = start == b"[" or (start == b"{" and b'"traceEvents"' in head)

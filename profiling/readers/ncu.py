@@ -5,7 +5,6 @@ page a row is a metric of a launch. Both are read as the metrics of one launch a
 (``--print-summary``) has one row per kernel and metric, over all launches.
 """
 
-import codecs
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -58,7 +57,7 @@ def recognise(path: Path, head: bytes) -> bool:
     """Whether a text is Nsight Compute's CSV: its columns' names are in it."""
     return any(
         all(name in line for name in _NEEDED) and any(name in line for name in _PAGES)
-        for line in head.removeprefix(codecs.BOM_UTF8).splitlines()
+        for line in head.splitlines()
         if line.startswith((b'"ID"', b'"Process ID"'))
     )
 

@@ -30,9 +30,9 @@ from profiling.readers.sqlite import MAGIC, Database, open_database
 from profiling.traced_job import TraceFacts
 
 _HEAD = re.compile(
-    rb"^(?:\xef\xbb\xbf)?==\d+== (NVPROF is|Profiling (result|application)|Generated result file)"
+    rb"^==\d+== (NVPROF is|Profiling (result|application)|Generated result file)"
     rb"|^======== (Warning|Error|Profiling result)"
-    rb'|^(?:\xef\xbb\xbf)?[ "]*(Type[ ",]+)?'
+    rb'|^[ "]*(Type[ ",]+)?'
     rb'Time\(%\)[ ",]+Time[ ",]+Calls[ ",]+Avg[ ",]+Min[ ",]+Max[ ",]+Name"?\s*$',
     re.MULTILINE,
 )

@@ -6,6 +6,7 @@ import json
 import re
 import sqlite3
 import time
+from codecs import BOM_UTF8
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -57,12 +58,13 @@ def test_each_is_recognised_and_read(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_each_text_is_read_from_gzip(name, tmp_path):
+@pytest.mark.parametrize("written", [gzip.compress, BOM_UTF8.__add__, lambda text: text.replace(b"\n", b"\r\n")])
+def test_each_text_is_read_alike_in_gzip_behind_a_byte_order_mark_and_from_windows(name, written, tmp_path):
     tool, path = make(name, tmp_path)
     whole = read(path, tool)
     packed = tmp_path / "packed" / path.name
     packed.parent.mkdir()
-    packed.write_bytes(gzip.compress(path.read_bytes()))
+    packed.write_bytes(written(path.read_bytes()))
     assert recognise(packed) == tool
     again = read(packed, tool)
     assert {name: table.to_pylist() for name, table in again.tables.items()} == {
