@@ -2,54 +2,60 @@
 
 A rank records its own kernels, copies, memory sets and the calls that launch them through CUPTI, and the
 stages of steps through markers on CUPTI's clock. CUPTI delivers records in large buffers, most of them when
-the recording ends; each is written immediately to the rank's file (:mod:`profiling.readers.cupti`), which is
-converted to tables after training.
+the recording ends; they are attributed after training.
 """
 
 import ctypes
 import os
 import re
-import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from profiling import markers
+from profiling.attribution.attribute import attribute
+from profiling.attribution.events import Builder
+from profiling.cost.classify import full_name
+from profiling.cost.shapes import Inputs
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.identity import read_identity
 from profiling.presence import Presence, is_importable
-from profiling.readers.cupti import GROUPS, Reading, RecordsWriter, converted
+from profiling.readers import gpu_records as gpu
 from profiling.tables import write
 from profiling.tools.base import Capture, Profiler
 
 if TYPE_CHECKING:
     from torch.nn import Module
 
-_FILE = "cupti.jsonl"
 _BUFFER_BYTES = 32 << 20  # about 100,000 records: few are handed over while batches run
 _FORCED = 1  # of a flush: also buffers that are not full
-# What the package calls an activity -> its group of records; the names of CUPTI's fields stand where they
-# differ from our columns'.
-KINDS = {
-    "CONCURRENT_KERNEL": "kernel", "MEMCPY": "memcpy", "MEMCPY2": "memcpy", "MEMSET": "memset",
-    "RUNTIME": "runtime", "DRIVER": "driver",
+_ON_DEVICE = ("start", "end", "device_id", "stream_id", "correlation_id")
+_SIZES = (
+    "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers_per_thread",
+    "static_shared_memory", "dynamic_shared_memory",
+)  # fmt: skip
+_COPY = (*_ON_DEVICE, "bytes", "copy_kind", "src_kind", "dst_kind")
+_CALL = ("start", "end", "thread_id", "correlation_id", "cbid")
+# What is read of the records of each activity, as the package names both.
+FIELDS = {
+    "CONCURRENT_KERNEL": (*_ON_DEVICE, *_SIZES, "name"), "MEMCPY": _COPY, "MEMCPY2": _COPY,
+    "MEMSET": (*_ON_DEVICE, "bytes", "memory_kind"), "RUNTIME": _CALL, "DRIVER": _CALL,
 }  # fmt: skip
-_FIELDS = {
-    "device": "device_id", "stream": "stream_id", "correlation": "correlation_id", "thread": "thread_id",
-    "call": "cbid",
-}  # fmt: skip
-
-
 _ONLY_DRIVERS = re.compile(r"only (CUDA [\d.]+ or later) driver is supported")  # the package's words
 
 
-def fields_of(group: str) -> list[str]:
-    return [_FIELDS.get(name, name) for name in GROUPS[group]]
+class Reading(NamedTuple):
+    """By how much the epoch is ahead of CUPTI's clock, and how far that may be off, in ns."""
+
+    shift_ns: int
+    error_ns: int
 
 
 def load_api() -> Any:
@@ -72,7 +78,7 @@ class Ranges:
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self._now_ns = now_ns
         self.running = False
-        self.rows: list[tuple[int, int, int, str]] = []  # of cupti_records.GROUPS["range"]
+        self.rows: list[tuple[int, int, int, str]] = []  # start and end in ns, thread, name
         self._open: list[int | None] = []
 
     def push(self, name: str) -> None:
@@ -93,41 +99,30 @@ class Ranges:
 class CuptiCapture(Capture):
     """Records a rank by CUPTI's activities; ``synchronize`` waits for the device."""
 
-    def __init__(
-        self, directory: Path, rank: int, keep_raw: bool, api: Any, synchronize: Callable[[], None]
-    ) -> None:
-        self.directory, self.rank, self.keep_raw = directory, rank, keep_raw
+    def __init__(self, directory: Path, rank: int, api: Any, synchronize: Callable[[], None]) -> None:
+        self.directory, self.rank = directory, rank
         self._api, self._synchronize = api, synchronize
-        self._kinds = [getattr(api.ActivityKind, name) for name in KINDS]
-        self._getters = {
-            int(kind): (group, attrgetter("kind", *fields_of(group)))
-            for kind, group in zip(self._kinds, KINDS.values(), strict=True)
-        }
-        self._file: BinaryIO | None = None
-        self._writer: RecordsWriter | None = None
+        self._kinds = {int(getattr(api.ActivityKind, name)): name for name in FIELDS}
+        self._builder = Builder(lambda _: Inputs())
+        self._lock = threading.Lock()  # CUPTI hands records over in threads of its own
+        self._clocks: list[Reading] = []
+        self._first_batch = 0
         self._problems: list[str] = []
         self._running = False
         self._ranges = Ranges(api.get_timestamp)
         markers.COLLECTORS.append(self._ranges)
 
-    @property
-    def path(self) -> Path:
-        return self.directory / "raw" / _FILE
-
     def start(self, model: "Module | None" = None, first_batch: int = 0) -> None:
         """Begin to record at batch ``first_batch``; UserError where CUPTI refuses."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("wb")
-        ranks = read_identity(os.environ).size
-        self._writer = RecordsWriter(self._file, self.rank, first_batch, self._clock(), ranks)
+        self._first_batch = first_batch
+        self._clocks.append(self._clock())
         api = self._api
         try:
             api.set_thread_id_type(api.ActivityThreadIdType.SYSTEM)  # as our own ranges number them
             api.activity_register_callbacks(lambda: (_BUFFER_BYTES, 0), self._take)
-            for kind in self._kinds:
-                api.activity_enable(kind)
+            for name in FIELDS:
+                api.activity_enable(getattr(api.ActivityKind, name))
         except (RuntimeError, api.cuptiError) as error:
-            self._close()
             raise UserError(
                 f"CUPTI does not record this process ({error}): another profiler may be active, or the "
                 "driver restricts profiling to administrators"
@@ -142,8 +137,8 @@ class CuptiCapture(Capture):
         api = self._api
         try:
             api.activity_flush_all(_FORCED)
-            for kind in self._kinds:
-                api.activity_disable(kind)
+            for name in FIELDS:
+                api.activity_disable(getattr(api.ActivityKind, name))
             api.activity_flush_all(_FORCED)
         except (RuntimeError, api.cuptiError) as error:
             self._problems.append(f"records not delivered ({error})")
@@ -151,39 +146,61 @@ class CuptiCapture(Capture):
     def write(self) -> list[Finding]:
         self.stop()
         markers.COLLECTORS.remove(self._ranges)
-        if self._writer is None:
+        if not self._clocks:
             return [Finding("recording_empty")]
+        self._clocks.append(self._clock())
         if self._ranges.rows:
-            columns = zip(*self._ranges.rows, strict=True)
-            self._writer.add("range", dict(zip(GROUPS["range"], columns, strict=True)))
-        self._writer.end(self._clock(), self._dropped(), self._problems)
-        self._close()
-        output = converted(self.path, self.rank)
-        for name, table in output.tables.items():
+            *times, names = zip(*self._ranges.rows, strict=True)
+            gpu.add_ranges(self._builder, names, *map(np.array, times))
+        shifts = [clock.shift_ns for clock in self._clocks]
+        size = read_identity(os.environ).size
+        trace = self._builder.finish(self.rank, size, shift_ns=sum(shifts) // len(shifts))
+        residual = (max(shifts) - min(shifts)) // 2 + max(clock.error_ns for clock in self._clocks)
+        if dropped := self._dropped():
+            lost = {"what": "records dropped by the profiler", "n": dropped}
+            trace.findings.append(Finding("records_damaged", data=lost))
+        trace.findings += [Finding("recorded", data={"text": text}) for text in self._problems]
+        trace.findings.append(Finding("clock_aligned", data={"tool": "CUPTI", "residual_ns": residual}))
+        if not trace.on_device:
+            trace.findings.append(Finding("recording_empty"))
+        converted = attribute(trace, self.rank, self._first_batch)
+        for name, table in converted.tables.items():
             write(table, self.directory, name)
-        if not self.keep_raw:
-            shutil.rmtree(self.path.parent)
-        return output.findings
+        return converted.findings
 
     def _take(self, records: Sequence[Any]) -> None:
         """CUPTI hands over records; they are gone when this returns. It runs in a thread of CUPTI's."""
-        if self._writer is None:
-            return
-        of_kind: dict[int, list[Any]] = {}
+        of_kind: dict[str, list[Any]] = {}
         try:
             for record in records:
-                of_kind.setdefault(int(record.kind), []).append(record)
-            for kind, some in of_kind.items():
-                if kind in self._getters:
-                    group, values_of = self._getters[kind]
-                    _, *values = zip(*map(values_of, some), strict=True)
-                    columns: dict[str, Any] = dict(zip(GROUPS[group], values, strict=True))
-                    if "name" in columns:
-                        columns["name"] = [name or "" for name in columns["name"]]
-                    self._writer.add(group, columns)
-        except (AttributeError, TypeError, ValueError, OSError) as error:
+                if (kind := self._kinds.get(int(record.kind))) is not None:
+                    of_kind.setdefault(kind, []).append(record)
+            with self._lock:
+                for kind, some in of_kind.items():
+                    self._add(kind, zip(*map(attrgetter(*FIELDS[kind]), some), strict=True))
+        except (AttributeError, TypeError, ValueError, OverflowError, UserError) as error:
             # An error would be lost in CUPTI's thread; a full disk must not end the training.
-            self._problems.append(f"{len(records)} records not written ({error})")
+            self._problems.append(f"{len(records)} records not kept ({error})")
+
+    def _add(self, kind: str, values: Iterable[tuple[Any, ...]]) -> None:
+        builder, rows = self._builder, dict(zip(FIELDS[kind], values, strict=True))
+        texts = [full_name(name or "") or gpu.UNNAMED for name in rows.pop("name", ())]
+        columns = {name: np.array(column, np.int64) for name, column in rows.items()}
+        if kind in ("RUNTIME", "DRIVER"):
+            told = columns["end"] > 0  # CUPTI writes 0 where it does not know
+            builder.malformed += int((~told).sum())
+            start, end, thread, correlation, call = (column[told] for column in columns.values())
+            names = gpu.call_names(builder, call, kind == "RUNTIME")
+            gpu.add_launches(builder, start, end, thread, correlation, names)
+            return
+        if kind == "CONCURRENT_KERNEL":
+            name = np.array(builder.names.of(texts))
+        elif kind == "MEMSET":
+            name = gpu.set_names(builder, columns["memory_kind"])
+        else:
+            name = gpu.copy_names(builder, *(columns[one] for one in ("copy_kind", "src_kind", "dst_kind")))
+        sizes = [columns[one] for one in _SIZES if one in columns]
+        gpu.add_device(builder, name, (columns[one] for one in _ON_DEVICE), columns.get("bytes"), sizes)
 
     def _clock(self) -> Reading:
         """CUPTI's clock beside the epoch's: the closest of a few readings."""
@@ -192,7 +209,7 @@ class CuptiCapture(Capture):
             before = time.time_ns()
             cupti_ns = int(self._api.get_timestamp())
             after = time.time_ns()
-            readings.append(Reading(cupti_ns, (before + after) // 2, max(0, after - before) // 2))
+            readings.append(Reading((before + after) // 2 - cupti_ns, max(0, after - before) // 2))
         return min(readings, key=lambda reading: reading.error_ns)
 
     def _dropped(self) -> int:
@@ -203,16 +220,10 @@ class CuptiCapture(Capture):
             self._problems.append(f"dropped records not counted ({error})")
         return count.value
 
-    def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._file = self._writer = None
-
 
 class Cupti(Profiler):
     install = "pip install -e '.[cupti]'"
     gpu_only = True
-    reader = "profiling.readers.cupti"
 
     def presence(self) -> Presence:
         if not is_importable("cupti"):
@@ -230,4 +241,4 @@ class Cupti(Profiler):
         api = load_api()
         import torch
 
-        return CuptiCapture(directory, rank, keep_raw, api, torch.cuda.synchronize)
+        return CuptiCapture(directory, rank, api, torch.cuda.synchronize)

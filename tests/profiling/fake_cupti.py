@@ -5,9 +5,6 @@ import enum
 import time
 from types import SimpleNamespace
 
-from profiling.readers.cupti import GROUPS, Reading, RecordsWriter
-from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
-
 MANGLED = "_Z6kernelIfEvT_"
 GEMM = "sm80_xmma_gemm_f32f32"
 
@@ -129,24 +126,3 @@ class FakeCupti:
                 record(kind, start=now + 1000, end=now + 3000, stream_id=7, **at, **values),
                 SimpleNamespace(kind=int(ActivityKind.OVERHEAD)),  # of a kind that nobody asked for
             ]
-
-
-def records_file(path):
-    """Three batches of a stage and a kernel each, as our own writer puts them."""
-    stages = ((FORWARD, 0, 90), (BACKWARD, 100, 190), (UPDATE, 200, 290))
-    columns = {"kernel": [], "runtime": [], "range": []}
-    for batch in range(3):
-        for place, (name, start, end) in enumerate(stages):
-            at, number = 1_000_000 + 1000 * batch, 10 * batch + place
-            columns["range"].append((at + start, at + end, 9, name))
-            columns["runtime"].append((at + start + 10, at + start + 15, 9, number, 211))
-            columns["kernel"].append(
-                (at + start + 20, at + start + 50, 0, 7, number, MANGLED, 4, 2, 1, 128, 1, 1)
-            )
-        columns["range"].append((at + 900, at + 900, 9, END_OF_BATCH))
-    with path.open("wb") as file:
-        writer = RecordsWriter(file, 0, 5, Reading(1_000_000, 1_700_000_000_000_000_000, 50))
-        for group, rows in columns.items():
-            writer.add(group, dict(zip(GROUPS[group], zip(*rows, strict=True), strict=True)))
-        writer.end(Reading(2_000_000, 1_700_000_000_001_000_000, 50), 0, [])
-    return path

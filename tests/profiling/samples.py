@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.profiling.fake_cupti import records_file
 from tests.profiling.gpu_databases import Nsys, make_table
 from tests.profiling.tau_files import Thread, write_merged, write_snapshots, write_text
 from tests.profiling.traces import Trace, training_step
@@ -167,5 +166,4 @@ SAMPLES = {
     "ncu details": ("ncu", text(NCU_DETAILS), "details.csv"),
     "vtune": ("vtune", text(VTUNE), "hotspots.csv"),
     "horovod": ("horovod", text(HOROVOD), "timeline.json"),
-    "cupti": ("cupti", records_file, "cupti.jsonl"),
 }

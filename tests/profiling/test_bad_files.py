@@ -58,7 +58,9 @@ def test_each_is_recognised_and_read(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", TEXTS)
-@pytest.mark.parametrize("written", [gzip.compress, BOM_UTF8.__add__, lambda text: text.replace(b"\n", b"\r\n")])
+@pytest.mark.parametrize(
+    "written", [gzip.compress, BOM_UTF8.__add__, lambda text: text.replace(b"\n", b"\r\n")]
+)
 def test_each_text_is_read_alike_in_gzip_behind_a_byte_order_mark_and_from_windows(name, written, tmp_path):
     tool, path = make(name, tmp_path)
     whole = read(path, tool)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from profiling.readers.cupti import GROUPS, Reading, RecordsWriter
-from tests.profiling.gpu_databases import EPOCH_NS, Nsys, make_table
+from tests.profiling.gpu_databases import Nsys, make_table
 from tests.profiling.traces import Trace
 
 # One kernel: mangled, demangled, as nvprof prints it, as Nsight's tools print it, and as PyProf shortens it.
@@ -144,21 +143,6 @@ def ncu(details: bool):
     return write
 
 
-def cupti(folder: Path, kernels: list[Kernel]) -> Path:
-    path = folder / "cupti.jsonl"
-    rows = [
-        (EPOCH_NS + one.start, EPOCH_NS + one.start + one.duration, one.device, one.stream, number, MANGLED,
-         *one.grid, *one.block)
-        for number, one in enumerate(kernels)
-    ]  # fmt: skip
-    clock = Reading(EPOCH_NS, 0, 0)
-    with path.open("wb") as file:
-        writer = RecordsWriter(file, 0, 0, clock)
-        writer.add("kernel", dict(zip(GROUPS["kernel"], zip(*rows, strict=True), strict=True)))
-        writer.end(clock, 0, [])
-    return path
-
-
 def pyprof(folder: Path, kernels: list[Kernel]) -> Path:
     """PyProf knows durations and order only."""
     rows = [
@@ -203,7 +187,6 @@ LAUNCHES = {
     "nsys export of 2020": ("nsys", nsys_database(False), True),
     "ncu details": ("ncu", ncu(True), False),
     "ncu raw": ("ncu", ncu(False), False),
-    "cupti": ("cupti", cupti, True),
     "pyprof": ("pyprof", pyprof, False),
 }
 SUMMARIES = {
