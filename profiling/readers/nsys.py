@@ -43,16 +43,16 @@ def facts(path: Path) -> TraceFacts | None:
     if read_head(path, len(MAGIC)) != MAGIC:
         return None
 
-    def rows(table: str, *columns: str) -> list[tuple[Any, ...]]:
+    def rows(table: str, *columns: str) -> list[tuple[str, ...]]:
         return list(database.rows(table, *columns)) if database.has(table, *columns) else []
 
     with open_database(path) as database:
-        devices = [str(name) for (name,) in rows("TARGET_INFO_GPU", "name") if name]
+        devices = [name for (name,) in rows("TARGET_INFO_GPU", "name") if name]
         # The table holds the environment of the machine: of it only the host's name is taken.
         environment = rows("TARGET_INFO_SYSTEM_ENV", "name", "value")
-        hosts = [str(value) for name, value in environment if name == "Hostname"]
+        hosts = [value for name, value in environment if name == "Hostname"]
         exports = [dict(found) for one in _VERSION_TABLES if (found := rows(one, "name", "value"))]
-        release = str(exports[0].get("EXPORT_PRODUCT_VERSION") or "") if exports else ""
+        release = exports[0].get("EXPORT_PRODUCT_VERSION", "") if exports else ""
     return TraceFacts(
         rank=rank_in(path),
         host=hosts[0] if hosts else "",
@@ -172,9 +172,8 @@ class _Reader:
                 gpu.add_ranges(builder, texts, rows["start"], rows["end"], thread, process)
         database = self.database
         starts = database.rows(_START, "utcEpochNs") if database.has(_START, "utcEpochNs") else ()
-        shift_ns = next(
-            (start for (start,) in starts if isinstance(start, int) and 0 <= start < 1 << 61), None
-        )
+        known = (int(start) for (start,) in starts if start.isdecimal())
+        shift_ns = next((start for start in known if start < 1 << 61), None)
         if shift_ns is None:
             self.findings.append(Finding("not_recorded", data={"what": "start time"}))
         if database.malformed:
@@ -222,10 +221,9 @@ class _Reader:
         columns = {"start": None, "end": -1, "eventType": None, "globalTid": -1, "textId": -1}
         unended = 0
         for rows in self.database.integers(_RANGES, columns, texts=["text"]):
-            pairs = zip(rows["text"], rows["textId"].tolist(), strict=True)
-            rows["text"] = np.array(
-                [str(text) if text else self._texts.get(number, "") for text, number in pairs], dtype=object
-            )
+            texts = (text.decode("utf-8", "replace") for text in rows["text"])
+            pairs = zip(texts, rows["textId"].tolist(), strict=True)
+            rows["text"] = np.array([text or self._texts.get(number, "") for text, number in pairs], object)
             named = rows["eventType"] == _THREAD_NAME
             for owner, text in zip(rows["globalTid"][named] >> 24, rows["text"][named], strict=True):
                 self.names.setdefault(int(owner), str(text))

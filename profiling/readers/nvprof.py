@@ -137,10 +137,7 @@ def _add_markers(builder: Builder, database: Database, texts: dict[int, str]) ->
         return 0
     rows = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in (*names, "objectId")}
     # CUpti_ActivityObjectKindId: the process's number, then the thread's, 4 bytes each.
-    owners = (
-        int.from_bytes(owner[4:8], "little") if isinstance(owner, bytes) and len(owner) >= 8 else 0
-        for owner in rows["objectId"]
-    )
+    owners = (int.from_bytes(owner[4:8], "little") if len(owner) >= 8 else 0 for owner in rows["objectId"])
     thread = np.fromiter(owners, np.int64, len(rows["id"]))
     # By id, in the order of the file: the end of a range is the row behind its start, if it has one.
     order = np.argsort(rows["id"], kind="stable")

@@ -2,23 +2,18 @@
 
 Columns are returned as arrays of 64-bit integers, some thousand rows at a time. Tables and columns that a
 release lacks are absent; a row with a value that is not an integer is dropped and counted. Arrow's SQLite
-driver (ADBC) is several times as fast as :mod:`sqlite3` (``benchmarks.sqlite_readers``), which is used from
-the first value that is not an integer.
+driver (ADBC) is several times as fast as :mod:`sqlite3` (``benchmarks.sqlite_readers``). It takes a column's
+type from its first rows: so SQLite gives each column one type.
 """
 
-import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import adbc_driver_sqlite
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from adbc_driver_manager import AdbcConnection, AdbcStatement
 from adbc_driver_manager import Error as ArrowError
 
@@ -26,12 +21,11 @@ from profiling.errors import UserError
 
 MAGIC = b"SQLite format 3\x00"
 ROWS = 1 << 16  # fetched at a time
-_LOCK_WAIT_S = 1.0
 _WAL = 2  # of the header's byte 18: changes stand in a second file
 # Larger than any sum of two that is formed of them.
 _LIMIT = 1 << 62
 
-_PRAGMAS = ("query_only = on", "trusted_schema = off", "cell_size_check = on")
+_PRAGMAS = ("query_only = on", "trusted_schema = off", "cell_size_check = on", "busy_timeout = 1000")
 
 Columns = dict[str, np.ndarray]
 
@@ -45,14 +39,15 @@ class Database:
         malformed: rows that were left out because a value is no integer, or beyond all reason.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, open_files: ExitStack) -> None:
-        self.path, self._connection, self._open_files = path, connection, open_files
+    def __init__(self, path: Path, connection: AdbcConnection) -> None:
+        self.path, self._connection = path, connection
         self.malformed = 0
-        self.tables: dict[str, frozenset[str]] = {}
-        sql = "select name from sqlite_master where type = 'table' and sql not like 'create virtual%'"
-        for (name,) in self._rows(sql):
-            columns = self._rows("select name from pragma_table_info(?)", (name,))
-            self.tables[name] = frozenset(str(column) for (column,) in columns)
+        columns: dict[str, set[str]] = {}
+        real = "t.type = 'table' and t.sql not like 'create virtual%'"
+        source = f"sqlite_master as t, pragma_table_info(t.name) as c where {real}"
+        for table, column in self._texts("t.name", "c.name", source):
+            columns.setdefault(table, set()).add(column)
+        self.tables = {name: frozenset(names) for name, names in columns.items()}
 
     def has(self, table: str, *columns: str) -> bool:
         return table in self.tables and self.tables[table].issuperset(columns)
@@ -69,12 +64,12 @@ class Database:
     def texts(self, table: str, key: str, value: str) -> dict[int, str]:
         """A table of numbered texts."""
         self.need(table, key, value)
-        rows = self._rows(f'select "{key}", "{value}" from "{table}"')
-        return {number: str(text) for number, text in rows if isinstance(number, int)}
+        rows = self._texts(f'"{key}"', f'"{value}"', f"""\"{table}" where typeof("{key}") = 'integer'""")
+        return {int(number): text for number, text in rows}
 
-    def rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
-        """The rows of a small table, as they are; columns that it lacks come as None."""
-        return self._rows(f'select {", ".join(self._column(table, one) for one in columns)} from "{table}"')
+    def rows(self, table: str, *columns: str) -> Iterator[tuple[str, ...]]:
+        """The rows of a small table as texts, empty where there is nothing."""
+        return self._texts(*(f'"{name}"' for name in columns), f'"{table}"')
 
     def integers(
         self, table: str, columns: Mapping[str, int | None], texts: Sequence[str] = ()
@@ -83,116 +78,64 @@ class Database:
 
         Args:
             columns: name -> what stands for null and for an absent column; None: such rows are malformed.
-            texts: columns that come as they are, as objects (None where absent).
+            texts: columns that come as bytes, empty where there is nothing.
         """
         self.need(table, *(name for name, missing in columns.items() if missing is None))
-        done = 0
-        if not texts:
-            try:
-                for batch in self._batches(table, columns):
-                    yield self._sound(_filled(batch, columns))
-                    done += batch.num_rows
-                return
-            except (ArrowError, pa.ArrowException, OSError):
-                pass  # from the row after the last one on, sqlite3 reads (or says what is wrong)
-        rest = f" limit -1 offset {done}" if done else ""
-        rows = self._rows(self._select(table, [*columns, *texts]) + rest)
-        while some := list(islice(rows, ROWS)):
-            given = dict(zip([*columns, *texts], zip(*some, strict=True), strict=True))
-            integers = {name: _as_integers(given[name], missing) for name, missing in columns.items()}
-            yield self._sound(integers | {name: np.array(given[name], dtype=object) for name in texts})
 
-    def _sound(self, rows: Columns) -> Columns:
-        numbers = [column for column in rows.values() if column.dtype == np.int64]
-        if all(column.min() > -_LIMIT and column.max() < _LIMIT for column in numbers):
-            return rows
-        sound = np.logical_and.reduce([(column > -_LIMIT) & (column < _LIMIT) for column in numbers])
-        self.malformed += len(sound) - int(sound.sum())
-        return {name: column[sound] for name, column in rows.items()}
+        def selected(name: str, missing: int | None) -> str:
+            null = _LIMIT if missing is None else missing
+            given = f"""when 'integer' then "{name}" when 'null' then {null} else {_LIMIT}"""
+            return f'case typeof("{name}") {given} end' if self.has(table, name) else str(null)
 
-    def _batches(self, table: str, columns: Mapping[str, int | None]) -> Iterator[pa.RecordBatch]:
-        """The columns as Arrow reads them; one of several errors where they hold something else."""
-        statement = AdbcStatement(self._arrow)
-        with closing(statement):
+        values = [selected(*column) for column in columns.items()]
+        values += [_as_bytes(f'"{name}"' if self.has(table, name) else "null") for name in texts]
+        # Not indexed: in the order of the file.
+        for batch in self._batches(f'select {", ".join(values)} from "{table}" not indexed'):
+            # to_numpy would import pandas.
+            rows = {
+                name: np.frombuffer(array.buffers()[1], np.int64, len(array), array.offset * 8)
+                for name, array in zip(columns, batch.columns, strict=False)
+            }
+            sound = np.logical_and.reduce([(one > -_LIMIT) & (one < _LIMIT) for one in rows.values()])
+            self.malformed += len(sound) - int(sound.sum())
+            rows |= {
+                name: np.array(array.to_pylist(), dtype=object)
+                for name, array in zip(texts, batch.columns[len(columns) :], strict=True)
+            }
+            yield rows if sound.all() else {name: column[sound] for name, column in rows.items()}
+
+    def _texts(self, *columns_and_source: str) -> Iterator[tuple[str, ...]]:
+        *columns, source = columns_and_source
+        for batch in self._batches(f"select {', '.join(map(_as_bytes, columns))} from {source}"):
+            decoded = ([text.decode("utf-8", "replace") for text in one.to_pylist()] for one in batch.columns)
+            yield from zip(*decoded, strict=True)
+
+    def _batches(self, sql: str) -> Iterator[pa.RecordBatch]:
+        with _readable(self.path), closing(AdbcStatement(self._connection)) as statement:
             statement.set_options(**{adbc_driver_sqlite.StatementOptions.BATCH_ROWS.value: str(ROWS)})
-            statement.set_sql_query(self._select(table, columns))
+            statement.set_sql_query(sql)
             stream, _ = statement.execute_query()
             with pa.RecordBatchReader.from_stream(stream) as reader:
-                # A column's type is that of its first rows; what does not fit in a later row is an error.
-                if any(kind != pa.int64() for kind in reader.schema.types):
-                    raise pa.ArrowTypeError("a column that is not of integers")
                 yield from (batch for batch in reader if batch.num_rows)
 
-    @cached_property
-    def _arrow(self) -> AdbcConnection:
-        """The file, opened by Arrow's driver. While its transaction is open, no writer changes the file.
 
-        Two libraries share the process's locks on it, and one that lets go lets go for both: so the
-        connection of sqlite3 begins a transaction, too, which lasts as long.
-        """
-        if not self._connection.in_transaction:
-            list(self._rows("begin"))
-            list(self._rows("select 1 from sqlite_master limit 1"))
-        database = self._open_files.enter_context(closing(adbc_driver_sqlite.connect(_address(self.path))))
-        connection = self._open_files.enter_context(closing(AdbcConnection(database)))
-        with closing(AdbcStatement(connection)) as statement:
-            for pragma in _PRAGMAS:
-                statement.set_sql_query(f"pragma {pragma}")
-                statement.execute_update()
-        connection.set_autocommit(False)
-        return connection
-
-    def _select(self, table: str, columns: Iterable[str]) -> str:
-        # Not indexed: in the order of the file, whichever library reads.
-        selected = ", ".join(f'{self._column(table, name)} as "{name}"' for name in columns)
-        return f'select {selected} from "{table}" not indexed'
-
-    def _column(self, table: str, name: str) -> str:
-        return f'"{name}"' if name in self.tables[table] else "null"
-
-    def _rows(self, sql: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-        with _readable(self.path):
-            yield from self._connection.execute(sql, values)
-
-
-def _filled(batch: pa.RecordBatch, columns: Mapping[str, int | None]) -> Columns:
-    """A batch's integers, with what stands for null."""
-    arrays = {}
-    for name, missing in columns.items():
-        array = batch.column(name)
-        if array.null_count:
-            array = pc.fill_null(array, _LIMIT if missing is None else missing)
-        # to_numpy would import pandas.
-        arrays[name] = np.frombuffer(array.buffers()[1], np.int64, len(array), array.offset * 8)
-    return arrays
-
-
-def _as_integers(given: tuple[Any, ...], missing: int | None) -> np.ndarray:
-    """Values as int64, with what stands for null; what is no integer as one that cannot be."""
-    try:
-        values = np.array(given)  # of 64-bit integers only where every value is one
-    except (ValueError, OverflowError):
-        values = np.array([])
-    if values.dtype == np.int64:
-        return values
-    null = _LIMIT if missing is None else missing
-    return np.array(
-        [one if type(one) is int else null if one is None else _LIMIT for one in given], dtype=np.int64
-    )
+def _as_bytes(column: str) -> str:
+    return f"cast(coalesce({column}, '') as blob)"
 
 
 @contextmanager
 def open_database(path: Path) -> Iterator[Database]:
     """Open a SQLite file for reading; UserError: it is absent, damaged, locked, or not finished."""
-    with _readable(path):
-        connection = sqlite3.connect(_address(path), uri=True, timeout=_LOCK_WAIT_S)
-    # Whoever closes a file gives up all locks that this process has on it: so the connection is closed first.
-    with ExitStack() as open_files, closing(connection):
-        connection.text_factory = lambda text: text.decode("utf-8", "replace")
+    with ExitStack() as opened:
         with _readable(path):
-            for pragma in _PRAGMAS:
-                connection.execute(f"pragma {pragma}")
-        yield Database(path, connection, open_files)
+            database = opened.enter_context(closing(adbc_driver_sqlite.connect(_address(path))))
+            connection = opened.enter_context(closing(AdbcConnection(database)))
+            with closing(AdbcStatement(connection)) as statement:
+                for pragma in _PRAGMAS:
+                    statement.set_sql_query(f"pragma {pragma}")
+                    statement.execute_update()
+            connection.set_autocommit(False)  # while its transaction is open, no writer changes the file
+        yield Database(path, connection)
 
 
 def _address(path: Path) -> str:
@@ -215,17 +158,15 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except (sqlite3.Error, ValueError, OverflowError, MemoryError) as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+    except (ArrowError, pa.ArrowException, ValueError, MemoryError) as error:
+        why = str(error).splitlines()[0]
+        if "locked" in why:
             raise UserError(f"{path} is locked: its profiler is still writing; wait until it ends") from None
-        if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):  # there is a journal to be played back
+        if "readonly" in why or "unable to open" in why:  # there is a journal to be played back
             raise UserError(
                 f"{path} cannot be opened: its profiler is still writing, or died before it finished; copy "
                 "it with its -wal or -journal file to a writable folder"
             ) from None
-        raise UserError(
-            f"{path} is a truncated or damaged SQLite database ({error}); fetch it again"
-        ) from None
+        raise UserError(f"{path} is a truncated or damaged SQLite database ({why}); fetch it again") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None

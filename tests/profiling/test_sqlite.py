@@ -34,29 +34,6 @@ def read(path: Path, wanted=WANTED) -> tuple[dict[str, list[int]], int]:
         return joined, opened.malformed
 
 
-@pytest.fixture
-def without_sqlite(monkeypatch):
-    """Fails the test where sqlite3 is asked for rows."""
-
-    def refuse(self, sql):
-        raise AssertionError(f"sqlite3 was asked: {sql}")
-
-    monkeypatch.setattr(reader, "_as_integers", refuse)
-
-
-@pytest.mark.usefixtures("without_sqlite")
-def test_many_rows_after_deletions_are_read_by_arrow_alone(tmp_path):
-    rows = [(number, None, -number) for number in range(5_000)]
-    path = database(tmp_path / "x.sqlite", rows)
-    connection = sqlite3.connect(path)
-    connection.execute("delete from t where a % 3 = 1")
-    connection.commit()
-    connection.close()
-    found, _ = read(path)
-    assert found["a"] == [number for number in range(5_000) if number % 3 != 1]
-    assert found["b"] == [-one for one in found["a"]]
-
-
 @pytest.mark.parametrize("odd", [1.5, "soon", "12x", b"77", None, 9e300, 1 << 62])
 def test_what_is_no_integer_after_many_that_are_costs_its_row_alone(odd, tmp_path):
     rows = [(number, None, number) for number in range(reader.ROWS + 10)]
