@@ -77,7 +77,7 @@ def convert(
     Args:
         out: where the jobs go that traces are of, and other tables; None: tables go beside each file.
         jobs: processes; None: as many as there are cores, where that is worth it.
-        batch_marker: see :class:`profiling.readers.origin.Origin`.
+        batch_marker: see :class:`profiling.readers.files.Origin`.
         overwrite: a job of other files in the folder of its name is replaced.
         skip_existing: leave out what is older than its tables.
         ranks: of MPI, which convert instead of processes.

@@ -21,7 +21,7 @@ from profiling import database, tables, tools
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError
 from profiling.findings import Finding
-from profiling.readers.chunks import read_head
+from profiling.readers.files import read_head
 from profiling.readers.printed import DURATION, ON_DEVICE
 from profiling.traces.units import files_of
 

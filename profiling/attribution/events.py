@@ -15,7 +15,7 @@ import numpy as np
 
 from profiling.attribution.coding import distinct
 from profiling.attribution.messages import NOT_RECORDED, Message
-from profiling.cost.shapes import Inputs
+from profiling.cost.operators import Inputs
 from profiling.errors import UserError
 from profiling.findings import Finding
 

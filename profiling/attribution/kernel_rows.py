@@ -26,8 +26,7 @@ from profiling.attribution.context import Context, backward_of, is_call_of_colle
 from profiling.attribution.events import OPERATOR, Columns, Events, Interner, Trace, name_flags, pick
 from profiling.attribution.messages import ONE_OF_SEVERAL, UNKNOWN, Message, complete, kind_of
 from profiling.cost.classify import is_helper
-from profiling.cost.operators import Mask, is_primitive, operator_cost
-from profiling.cost.shapes import Inputs
+from profiling.cost.operators import Inputs, Mask, is_primitive, operator_cost
 from profiling.tables import as_table
 
 # Their output's sizes follow from stride and padding, which not every version records.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from profiling.cost.shapes import element_bytes
+from profiling.cost.operators import element_bytes
 
 # What a name of a collective holds, in any library -> its kind.
 KINDS = {
@@ -35,7 +35,7 @@ class Message(NamedTuple):
     size: int = 0  # how many they are
     # of the message, as nccl-tests counts them: the larger of what goes in and comes out
     bytes: float = math.nan
-    dtype: str = ""  # of its elements, as :func:`profiling.cost.shapes.element_bytes` takes it
+    dtype: str = ""  # of its elements, as :func:`profiling.cost.operators.element_bytes` takes it
     # target, source: the rank of the job that a send goes to, or that a receive comes from; -1: neither
     target: int = -1
     source: int = -1

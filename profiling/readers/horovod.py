@@ -11,11 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from profiling.attribution.checks import missing_ranks
-from profiling.cost.shapes import element_bytes
+from profiling.cost.operators import element_bytes
 from profiling.errors import UserError
 from profiling.findings import Finding
-from profiling.readers.chunks import load, read_chunks, read_head, read_lines
-from profiling.readers.origin import UNKNOWN, Origin, rank_in
+from profiling.readers.files import UNKNOWN, Origin, load, rank_in, read_chunks, read_head, read_lines
 from profiling.tables import as_table
 from profiling.traced_job import TraceFacts
 

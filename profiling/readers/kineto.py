@@ -20,11 +20,10 @@ import pyarrow as pa
 from profiling.attribution.attribute import attribute_in_windows
 from profiling.attribution.events import LAYER, OPERATOR, RANGE, Builder, Trace, is_range, name_flags
 from profiling.attribution.messages import of_arguments, of_process
-from profiling.cost.shapes import parse_inputs
+from profiling.cost.operators import parse_inputs
 from profiling.errors import UserError
 from profiling.findings import Finding
-from profiling.readers.chunks import read_chunks, read_facts
-from profiling.readers.origin import UNKNOWN, Origin
+from profiling.readers.files import UNKNOWN, Origin, read_chunks, read_facts
 from profiling.traced_job import ProcessGroup, TraceFacts
 
 _PROPERTIES = re.compile(rb'"(device|compute)Properties"')

@@ -18,8 +18,7 @@ from profiling.attribution.nvtx import parse_text
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.readers import printed
-from profiling.readers.chunks import read_head
-from profiling.readers.origin import UNKNOWN, Origin, rank_in
+from profiling.readers.files import UNKNOWN, Origin, rank_in, read_head
 from profiling.schemas import DIRECTIONS
 from profiling.traced_job import TraceFacts
 

@@ -18,11 +18,10 @@ from profiling.attribution.coding import distinct
 from profiling.attribution.events import Builder, Trace
 from profiling.attribution.nvtx import name_operators
 from profiling.cost.classify import full_name
-from profiling.cost.shapes import Inputs
+from profiling.cost.operators import Inputs
 from profiling.findings import Finding
 from profiling.readers import gpu_records as gpu
-from profiling.readers.chunks import read_head
-from profiling.readers.origin import NSYS_REPORT, UNKNOWN, Origin, rank_in
+from profiling.readers.files import NSYS_REPORT, UNKNOWN, Origin, rank_in, read_head
 from profiling.readers.sqlite import MAGIC, Columns, Database, open_database
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tables import as_table

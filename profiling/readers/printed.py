@@ -22,7 +22,7 @@ import pyarrow as pa
 from profiling.attribution.batch_rows import CONFIDENCE_KEY, SOURCE_KEY
 from profiling.attribution.batch_times import WHOLE
 from profiling.cost.classify import classify, full_name, short_name
-from profiling.readers.chunks import read_lines
+from profiling.readers.files import read_lines
 from profiling.tables import as_table
 
 # --- CSV ----------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from profiling.attribution.coding import coded
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError
 from profiling.findings import Finding
-from profiling.readers.origin import UNKNOWN, Origin
+from profiling.readers.files import UNKNOWN, Origin
 from profiling.schemas import CLASSES, DIRECTIONS
 from profiling.tables import Converted, as_table
 

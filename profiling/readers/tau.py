@@ -21,8 +21,7 @@ from profiling.attribution.coding import array_of, text_array
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.markers import STAGE_EVENT, stage_of_event
-from profiling.readers.chunks import read_head
-from profiling.readers.origin import TAU_METRIC_FOLDER, TAU_THREAD_FILE, UNKNOWN, Origin, rank_in
+from profiling.readers.files import TAU_METRIC_FOLDER, TAU_THREAD_FILE, UNKNOWN, Origin, rank_in, read_head
 from profiling.readers.tau_formats import NAME, Profile, Reader, Section, Thread, metric_of, read_text
 from profiling.schemas import END_OF_BATCH
 from profiling.tables import as_table

@@ -20,7 +20,7 @@ from typing import NoReturn
 import numpy as np
 
 from profiling.errors import UserError
-from profiling.readers.chunks import open_text, read_lines, read_some
+from profiling.readers.files import open_text, read_lines, read_some
 
 Thread = tuple[int, int, int]  # node, context and thread, as TAU numbers them
 

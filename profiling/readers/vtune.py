@@ -9,8 +9,7 @@ import pyarrow as pa
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.readers import printed
-from profiling.readers.chunks import read_head
-from profiling.readers.origin import UNKNOWN, Origin
+from profiling.readers.files import UNKNOWN, Origin, read_head
 
 # What a row is of, in the order in which it is preferred.
 _KEYS = (

@@ -11,8 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 from profiling.errors import UserError, did_you_mean
-from profiling.readers.chunks import read_head, why_unreadable
-from profiling.readers.origin import Origin
+from profiling.readers.files import Origin, read_head, why_unreadable
 from profiling.tools.base import Capture, Converted, Options, Profiler, Step, switch
 
 __all__ = [

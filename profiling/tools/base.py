@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from profiling.findings import Finding
 from profiling.presence import Presence, of_program
-from profiling.readers.origin import UNKNOWN, Origin
+from profiling.readers.files import UNKNOWN, Origin
 from profiling.tables import Converted, collect
 from profiling.traced_job import TraceFacts
 

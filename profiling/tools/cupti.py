@@ -22,7 +22,7 @@ from profiling import markers
 from profiling.attribution.attribute import attribute
 from profiling.attribution.events import Builder
 from profiling.cost.classify import full_name
-from profiling.cost.shapes import Inputs
+from profiling.cost.operators import Inputs
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.identity import read_identity

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from profiling.findings import Finding
 from profiling.markers import nvtx_emitter
-from profiling.readers.chunks import read_head
-from profiling.readers.origin import NSYS_REPORT, UNKNOWN, Origin
+from profiling.readers.files import NSYS_REPORT, UNKNOWN, Origin, read_head
 from profiling.tools.base import Capture, Options, Profiler, Step
 from profiling.tools.processes import run_step
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import ClassVar
 
-from profiling.readers.origin import TAU_METRIC_FOLDER, TAU_THREAD_FILE, UNKNOWN, Origin
+from profiling.readers.files import TAU_METRIC_FOLDER, TAU_THREAD_FILE, UNKNOWN, Origin
 from profiling.tables import Converted, as_table
 from profiling.tools.base import Options, Profiler, Step
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from profiling.errors import UserError
-from profiling.readers.chunks import read_head
+from profiling.readers.files import read_head
 from profiling.tools.base import Step
 
 _PR_SET_PDEATHSIG, _PR_GET_PDEATHSIG = 1, 2

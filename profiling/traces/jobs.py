@@ -19,7 +19,7 @@ from pathlib import Path
 from profiling.attribution.checks import missing_ranks
 from profiling.errors import UserError, printable
 from profiling.findings import Finding
-from profiling.readers.origin import rank_in
+from profiling.readers.files import rank_in
 from profiling.schemas import SCHEMAS
 from profiling.tables import rank_directory, table_path
 from profiling.traced_job import JOB, ProcessGroup, TracedJob, TracedRank, read_job, write_job

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from profiling.attribution.batch_rows import CONFIDENCE_KEY, SOURCE_KEY
 from profiling.errors import UserError, printable
 from profiling.findings import Finding
-from profiling.readers.origin import Origin, rank_in
+from profiling.readers.files import Origin, rank_in
 from profiling.schemas import SCHEMAS
 from profiling.tables import Writer, rank_directory, table_path
 from profiling.tools import Profiler, Unrecognised, bundle_of, reader_of, recognise
@@ -46,7 +46,7 @@ class Unit:
     name: str | None  # of the tool; None: to be recognised
     target: Path  # the folder of its tables
     root: Path = Path()  # the folder in which it was found
-    # see profiling.readers.origin.Origin; None: its tables are for themselves, and not a rank's of a job
+    # see profiling.readers.files.Origin; None: its tables are for themselves, and not a rank's of a job
     batch_marker: str | None = None
     out: Path | None = None  # --out
     found: bool = False  # in a folder that was searched; else it was named itself

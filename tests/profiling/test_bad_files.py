@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profiling.errors import UserError
-from profiling.readers import chunks, tau_formats
+from profiling.readers import files, tau_formats
 from profiling.readers.kineto import read_trace
 from profiling.schemas import SCHEMAS
 from profiling.tools import read, recognise, tool
@@ -221,7 +221,7 @@ LONG = b"a" * (1 << 20)
      b"<profile_xml><definitions thread='*'>" + LONG],
 )  # fmt: skip
 def test_what_decompresses_without_an_end_is_refused(tmp_path, monkeypatch, text):
-    for module, name in ((chunks, "MOST_BYTES"), (chunks, "CHUNK_BYTES"), (tau_formats, "_LONGEST_SECTION")):
+    for module, name in ((files, "MOST_BYTES"), (files, "CHUNK_BYTES"), (tau_formats, "_LONGEST_SECTION")):
         monkeypatch.setattr(module, name, 1 << 16)
     path = tmp_path / "trace.json.gz"
     path.write_bytes(gzip.compress(text))
@@ -240,7 +240,7 @@ def test_a_text_in_utf16_is_called_so(name, tmp_path):
 @pytest.mark.parametrize("tool", ["torch", "horovod"])
 def test_a_file_of_one_line_is_read_a_piece_at_a_time(tmp_path, monkeypatch, tool):
     for name in ("MOST_BYTES", "CHUNK_BYTES"):
-        monkeypatch.setattr(chunks, name, 4096)
+        monkeypatch.setattr(files, name, 4096)
     made = Trace()
     for step in range(50):
         training_step(made, 100 * step)
@@ -308,7 +308,7 @@ def test_where_the_text_is_cut_makes_no_difference(tmp_path, monkeypatch, size, 
     path = tmp_path / "trace.json"
     path.write_bytes(json.dumps({"before": 'no "traceEvents": [ here', **whole}, indent=indent).encode())
     expected = read_trace(path).whole()
-    monkeypatch.setattr(chunks, "CHUNK_BYTES", size)
+    monkeypatch.setattr(files, "CHUNK_BYTES", size)
     again = read_trace(path).whole()
     assert sorted(expected.names) == sorted(again.names)
     assert (expected.host["start_ns"] == again.host["start_ns"]).all()

@@ -2,8 +2,14 @@
 
 import pytest
 
-from profiling.cost.operators import Cost, is_bookkeeping, is_primitive, operator_cost
-from profiling.cost.shapes import element_bytes, parse_inputs
+from profiling.cost.operators import (
+    Cost,
+    element_bytes,
+    is_bookkeeping,
+    is_primitive,
+    operator_cost,
+    parse_inputs,
+)
 from tests.profiling.traces import convolution, cudnn, tensors
 
 

@@ -23,8 +23,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from jobs.by_hand import Recorder
-from profiling.cost.operators import Cost, operator_cost
-from profiling.cost.shapes import Inputs, Tensor
+from profiling.cost.operators import Cost, Inputs, Tensor, operator_cost
 from profiling.errors import UserError, did_you_mean, run_command
 from profiling.schemas import PASSES
 from train import energy
@@ -266,7 +265,7 @@ def _inputs(args: Sequence[Any]) -> Inputs:
 
 
 def _tensor(tensor: torch.Tensor) -> Tensor:
-    # As profiling.cost.shapes has it: elements that stand still in memory (stride 0) are read once.
+    # As profiling.cost.operators has it: elements that stand still in memory (stride 0) are read once.
     sizes = zip(tensor.shape, tensor.stride(), strict=True)
     elements = math.prod(size if stride else 1 for size, stride in sizes)
     return Tensor(tuple(tensor.shape), elements, tensor.element_size())
