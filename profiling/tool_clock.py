@@ -1,15 +1,13 @@
 """Align a tool's clock with the clock of the rank's own steps.
 
 What belongs to a stage must lie within that stage's times in ``batches.parquet``: the tool's stage markers on
-a CPU, the kernels of the forward and backward pass on a GPU (where the device times the stages), and a
-Horovod collective within the backward pass that requested it. Each such pair bounds the shift between the
-clocks from both sides; half of the remaining interval is the residual.
+a CPU, the kernels of the forward and backward pass on a GPU (where the device times the stages). Each such
+pair bounds the shift between the clocks from both sides; half of the remaining interval is the residual.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -49,9 +47,9 @@ def align(batches: Columns, markers: Columns, kernels: Columns) -> Alignment | N
     Args:
         batches: columns of the table, in order.
         markers: ``name, start_ns, end_ns`` of it, empty if the tool has none.
-        kernels: ``batch_index, start_ns, duration_ns, class, direction, layer, device``; rows with times.
+        kernels: ``batch_index, start_ns, duration_ns, class, direction, device``; rows with times.
     """
-    placed = _by_kernels(batches, kernels) or _by_marks(batches, markers) or _by_tensors(batches, kernels)
+    placed = _by_kernels(batches, kernels) or _by_marks(batches, markers)
     if placed is None:
         return None
     # When forward, backward and update of each batch begin, and when the update ends; (batches, 4).
@@ -100,26 +98,6 @@ def _by_marks(batches: Columns, markers: Columns) -> _Placed | None:
     return _Placed(np.concatenate(rows), np.concatenate(stages), *times)
 
 
-def _by_tensors(batches: Columns, kernels: Columns) -> _Placed | None:
-    """Collectives of tensors that were exchanged once a batch."""
-    calls = np.flatnonzero((kernels["class"] == "communication") & (kernels["layer"] != ""))
-    if not len(calls):
-        return None
-    _, tensor = np.unique(kernels["layer"][calls], return_inverse=True)
-    # By tensor, then start: the calls of a tensor follow one another, and a call's place less that of its
-    # tensor's first is its turn.
-    order = np.lexsort((kernels["start_ns"][calls], tensor))
-    calls, tensor = calls[order], tensor[order]
-    _, first, which, count = np.unique(tensor, return_index=True, return_inverse=True, return_counts=True)
-    turn = np.arange(len(calls)) - first[which]
-    once_a_batch = count[which] == len(batches["start_ns"])
-    if not once_a_batch.any():
-        return None
-    place = calls[once_a_batch]
-    stage, start_ns = np.full(len(place), _OF_PASS["bprop"]), kernels["start_ns"][place]
-    return _joined(turn[once_a_batch], stage, start_ns, start_ns + kernels["duration_ns"][place])
-
-
 def _joined(row: np.ndarray, stage: np.ndarray, start: np.ndarray, end: np.ndarray) -> _Placed:
     """From the first start to the last end of each stage of each batch."""
     distinct, which = np.unique(row * len(STAGES) + stage, return_inverse=True)
@@ -133,13 +111,13 @@ def _joined(row: np.ndarray, stage: np.ndarray, start: np.ndarray, end: np.ndarr
 # --- of a rank's directory ----------------------------------------------------------------------------
 
 _MARKERS = ["name", "start_ns", "end_ns"]
-_KERNELS = ["batch_index", "start_ns", "duration_ns", "class", "direction", "layer", "device"]
+_KERNELS = ["batch_index", "start_ns", "duration_ns", "class", "direction", "device"]
 _TIMES = {
     "kernels": ("start_ns", "launch_ns", "launch_end_ns"),
     "markers": ("start_ns", "end_ns"),
     "synchronizations": ("start_ns", "end_ns"),
 }
-_UNKNOWN = {"batch_index": -1, "device": -1, "class": "", "direction": "", "layer": "", "name": ""}
+_UNKNOWN = {"batch_index": -1, "device": -1, "class": "", "direction": "", "name": ""}
 
 
 def set_clock(directory: Path, tool: str) -> list[Finding]:
@@ -149,9 +127,7 @@ def set_clock(directory: Path, tool: str) -> list[Finding]:
         return []
     batches = _columns(directory, "batches", TIMES_OF_BATCHES)
     kernels, markers = _columns(directory, "kernels", _KERNELS), _columns(directory, "markers", _MARKERS)
-    placement = align(batches, markers, kernels)
-    if placement is None:
-        return []
+    placement = align(batches, markers, kernels) or Alignment(0, 0)
     for name, times in _TIMES.items() if placement.shift_ns else ():
         if table_path(directory, name).exists():
             table = read(directory, name)
@@ -184,11 +160,3 @@ def _columns(directory: Path, name: str, columns: list[str]) -> dict[str, np.nda
             values = values.fill_null(_UNKNOWN[column])
         arrays[column] = values.to_numpy()
     return arrays
-
-
-def rounded(residual_ns: float) -> str:
-    """The next of 1, 2, 5, 10, ... microseconds, so that ranks which differ little say the same."""
-    steps = (factor * 10**power for power in count() for factor in (1, 2, 5))
-    micros = next(step for step in steps if step * 1000 >= residual_ns)
-    size, unit = next(one for one in ((10**6, "s"), (1000, "ms"), (1, "us")) if micros >= one[0])
-    return f"{micros / size:g} {unit}"

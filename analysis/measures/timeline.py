@@ -28,7 +28,6 @@ from analysis.measures.critical_path import kernels_of, paths_of
 from profiling import tables
 from profiling.errors import EXIT_DONE, UserError, did_you_mean
 from profiling.findings import lines
-from profiling.tool_clock import rounded
 from profiling.whole_file import whole_file
 
 BATCH_COLUMNS = (
@@ -361,8 +360,15 @@ def write_of(study: Study, path: Path, run: str | None, batches: str | None) -> 
         raise UserError(f"{source.id} has {count:,} kernels, too many: select steps (--batches 40-42)")
     slices, residual = write(study, source, path, span)
     print(path)
+<<<<<<< HEAD
     counts = ", ".join(f"{count} {what}" for what, count in slices.items() if count)
-    aligned = "" if residual is None else f"; clocks aligned to {rounded(residual)}"
+    aligned = "" if residual is None else f"; clocks aligned to {residual / 1000:.2g} us"
     findings = [one for one in study.findings if one.run == source.id]
     print(f"{source.id}: {counts}{aligned}", *lines(findings), sep="\n", file=sys.stderr)
+=======
+    counts = ", ".join(f"{count} {what}" for what, count in timeline.slices.items() if count)
+    residual = timeline.clock_residual_ns
+    aligned = "" if residual is None else f"; clocks aligned to {residual / 1000:.2g} us"
+    print(f"{timeline.run}: {counts}{aligned}", *lines(timeline.findings), sep="\n", file=sys.stderr)
+>>>>>>> 515be14a (Readers: one way to sum up values, to keep rows in a file, to name a mangled kernel)
     return EXIT_DONE

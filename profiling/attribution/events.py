@@ -22,9 +22,8 @@ from profiling.findings import Finding
 KEPT_ROWS = 1 << 18  # in memory; beyond, all rows go to the file
 
 Columns = dict[str, np.ndarray]
-_Piece = list[
-    tuple[int, int, bool]
-]  # of each column: where it begins, its rows, whether one value stands for all
+_Place = tuple[int, int, bool]  # of a column: where it begins, its rows, whether one value stands for all
+_Piece = list[_Place]
 
 
 class Store:
@@ -43,58 +42,38 @@ class Store:
         """Write a piece; what is returned finds it again; UserError: the file system is full."""
         return [self._put(columns[name]) for name in self.types]
 
-    def _put(self, column: np.ndarray) -> tuple[int, int, bool]:
+    def _put(self, column: np.ndarray) -> _Place:
         constant = len(column) > 1 and column.strides == (0,)
         values = np.ascontiguousarray(column[:1] if constant else column)
         place = (self._size, len(column), constant)
-        left = values.view(np.uint8).data
         self._file.seek(self._size)
         try:
-            while left:
-                written = self._file.write(left)
-                self._size, left = self._size + written, left[written:]
+            values.tofile(self._file)
         except OSError as error:
             raise UserError(
                 f"cannot write temporary rows to {tempfile.gettempdir()}: {error.strerror or error}; free "
                 "some space there, or set TMPDIR to another folder"
             ) from None
+        self._size += values.nbytes
         return place
 
     def get(self, pieces: Sequence[_Piece]) -> Columns:
-        rows = sum(piece[0][1] for piece in pieces)
-        return {
-            name: self._get(kind, rows, [piece[place] for piece in pieces])
-            for place, (name, kind) in enumerate(self.types.items())
-        }
+        return {name: self._get(name, [piece[at] for piece in pieces]) for at, name in enumerate(self.types)}
 
     def column(self, piece: _Piece, name: str) -> np.ndarray:
-        place = list(self.types).index(name)
-        return self._get(self.types[name], piece[place][1], [piece[place]])
+        return self._get(name, [piece[list(self.types).index(name)]])
 
-    def _get(self, kind: np.dtype, rows: int, places: Sequence[tuple[int, int, bool]]) -> np.ndarray:
-        if places and all(constant for _, _, constant in places):
-            values = np.array([self._read(start, np.empty(1, kind))[0] for start, _, _ in places], kind)
-            if (values == values[0]).all() or (values != values).all():  # or all are NaN
-                return np.broadcast_to(values[0], rows)
-        joined_rows, at = np.empty(rows, kind), 0
+    def _get(self, name: str, places: Sequence[_Place]) -> np.ndarray:
+        parts = []
         for start, length, constant in places:
-            part = joined_rows[at : at + length]
-            if constant:
-                part[:] = self._read(start, np.empty(1, kind))
-            else:
-                self._read(start, part)
-            at += length
-        return joined_rows
-
-    def _read(self, start: int, values: np.ndarray) -> np.ndarray:
-        self._file.seek(start)
-        left = values.view(np.uint8).data
-        while left:
-            read = self._file.readinto(left)  # type: ignore[attr-defined]
-            if not read:
-                raise UserError("the file of temporary rows ends too early; another program changed it")
-            left = left[read:]
-        return values
+            self._file.seek(start)
+            parts.append(np.fromfile(self._file, self.types[name], 1 if constant else length))
+        if parts and all(constant for _, _, constant in places):
+            values = np.concatenate(parts)
+            if (values == values[0]).all() or (values != values).all():  # or all are NaN
+                return np.broadcast_to(values[0], sum(length for _, length, _ in places))
+        whole = [np.broadcast_to(part, place[1]) for part, place in zip(parts, places, strict=True)]
+        return np.concatenate(whole) if whole else np.empty(0, self.types[name])
 
 
 class Table:

@@ -108,15 +108,14 @@ class _Reader:
             for line in lines
             if line.startswith('"')
         )
-        self._spreads: dict[tuple[str, str], printed.Spread] = {}
+        self._spreads = printed.Spreads()
         self._summary_metrics: list[printed.Metric] = []
         self.activities: list[printed.Activity] = []
         self.on_tensor_cores = self.untimed = 0
 
     def metrics(self) -> list[printed.Metric]:
         """Each metric's spread over the launches of each kernel."""
-        spreads = [spread.metric(*key) for key, spread in self._spreads.items() if spread.count]
-        return spreads + self._summary_metrics
+        return self._spreads.metrics() + self._summary_metrics
 
     def launches(self) -> Iterator[printed.Launch]:
         for facts, values in self._measurements():
@@ -124,7 +123,7 @@ class _Reader:
             for name, (value, unit) in values.items():
                 if not _NOT_MEASURED.match(name) and not math.isnan(value):
                     label = f"{name} ({unit})" if unit else name
-                    self._spreads.setdefault((label, launch.name), printed.Spread()).add(value)
+                    self._spreads.add(label, launch.name, value)
             self.untimed += math.isnan(launch.duration_ns)
             self.on_tensor_cores += math.isnan(launch.flops) and not values.keys().isdisjoint(_OPERATIONS)
             yield launch

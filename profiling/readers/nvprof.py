@@ -195,8 +195,7 @@ class _Reader:
         self._ends: list[int] = []  # of a plain trace's columns
         self._kind = self._group = self._kernel = ""
         self._in_ranges = False
-        self._spreads: dict[tuple[str, str], printed.Spread] = {}
-        self._calls: dict[str, printed.Spread] = {}
+        self._spreads, self._calls = printed.Spreads(), printed.Spreads()
         self._shares: dict[int, list[tuple[float, float]]] = {}  # of a process's GPU activities, %, and ns
 
     def launches(self, path: Path) -> Iterator[printed.Launch]:
@@ -212,8 +211,13 @@ class _Reader:
             self._launches.clear()
         if not self._is_nvprof:
             raise UserError(f"{path} is not text printed by nvprof: it has no line that begins with ==PID==")
-        self.metrics += [spread.metric(*key) for key, spread in self._spreads.items() if spread.count]
-        self.activities += [spread.activity(name) for name, spread in self._calls.items() if spread.count]
+        self.metrics += self._spreads.metrics()
+        self.activities += [
+            printed.Activity(
+                one.name, one.count, one.count * one.mean, one.mean, one.min, one.max, one.std, False
+            )
+            for one in self._calls.metrics()
+        ]
         for shares in self._shares.values():  # of a summary that was cut, the rest is an activity, too
             missing, (largest, total_ns) = 100 - sum(share for share, _ in shares), max(shares)
             if largest and missing > 0.05 + 0.01 * len(shares):  # else the shares are rounded
@@ -329,7 +333,7 @@ class _Reader:
         duration = printed.time_ns(row.get("Duration", ""), units.get("Duration", ""))
         if not name or (device is None and not row.get("Device", "").strip("- ")):
             if "Device" not in row and name:  # of a trace of calls; else a page fault on the host
-                self._calls.setdefault(name.partition(" (")[0], printed.Spread()).add(duration)
+                self._calls.add(name.partition(" (")[0], "", duration)
             return
         shared = [printed.size_bytes(row[one], units.get(one, "")) for one in _SHARED if one in row]
         launch = printed.Launch(
@@ -349,7 +353,7 @@ class _Reader:
         for key in (one for one in row if one not in _LAUNCH_COLUMNS):
             value, unit = printed.number_and_unit(row[key], units.get(key, ""))
             label = f"{key} ({unit})" if unit not in ("", "level") else key
-            self._spreads.setdefault((label, name), printed.Spread()).add(value)
+            self._spreads.add(label, name, value)
 
 
 def _is_header(cells: list[str]) -> bool:

@@ -9,6 +9,7 @@ Numbers have units (``92.639ms``, ``4.0000KB``) and may be in the user's locale:
 import csv
 import math
 import re
+from array import array
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -203,34 +204,22 @@ class Metric:
     std: float = math.nan
 
 
-class Spread:
-    """Count, smallest, largest, mean and standard deviation of values that come one by one."""
+class Spreads:
+    """Values that come one by one, of which count, extremes, mean and deviation (of the whole) are wanted."""
 
     def __init__(self) -> None:
-        self.count, self.mean, self._squares = 0, 0.0, 0.0
-        self.min, self.max = math.inf, -math.inf
+        self._values: dict[tuple[str, str], array[float]] = {}
 
-    def add(self, value: float) -> None:
-        """Count a value; NaN is none (Welford's method)."""
+    def add(self, name: str, kernel: str, value: float) -> None:
+        """Count a value; NaN is none."""
         if value == value:
-            self.count += 1
-            off = value - self.mean
-            self.mean += off / self.count
-            self._squares += off * (value - self.mean)
-            self.min, self.max = min(self.min, value), max(self.max, value)
+            self._values.setdefault((name, kernel), array("d")).append(value)
 
-    @property
-    def std(self) -> float:
-        """Of the whole, not of a sample."""
-        return math.sqrt(max(0.0, self._squares / self.count))
-
-    def metric(self, name: str, kernel: str) -> Metric:
-        return Metric(name, kernel, self.count, self.min, self.max, self.mean, self.std)
-
-    def activity(self, name: str) -> Activity:
-        """As the durations, in ns, of calls on the host."""
-        total = self.count * self.mean
-        return Activity(name, self.count, total, self.mean, self.min, self.max, self.std, on_device=False)
+    def metrics(self) -> list[Metric]:
+        return [
+            Metric(*key, len(values), min(values), max(values), float(np.mean(values)), float(np.std(values)))
+            for key, values in self._values.items()
+        ]
 
 
 class Launch(NamedTuple):

@@ -12,7 +12,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -41,7 +41,7 @@ class Job:
 def jobs_of(recorded: Sequence[Recorded]) -> list[Job]:
     """The jobs, in the order of their first recordings."""
     groups: dict[tuple, dict[Path, list[Recorded]]] = {}
-    for one in _with_rank_folders(recorded):
+    for one in recorded:
         # A file that says no rank could be anybody's; several ranks of one report are the report's, and what
         # says that it is alone is a job of its own.
         shared = one.rank_known and one.alone and one.facts.world_size != 1
@@ -58,33 +58,6 @@ def jobs_of(recorded: Sequence[Recorded]) -> list[Job]:
             parts = [together]
         jobs += [job for members in parts for job in _by_time(members)]
     return jobs
-
-
-def _with_rank_folders(recorded: Sequence[Recorded]) -> list[Recorded]:
-    """The same, where it is known which folders with a bare number for a name are single ranks'.
-
-    ``1``, ``2`` and ``4`` may be ranks, but also numbers of ranks or repetitions: of a rank each are those
-    beside each other that hold one rank each, and no two of them the same.
-    """
-    numbered = [
-        (one, place, (one.root, one.source.parts[:place]), part)
-        for one in recorded
-        for place, part in enumerate(one.source.parent.parts)
-        if part.isdecimal()
-    ]
-    inside: dict[tuple, dict[str, set[int]]] = {}
-    for one, _, above, part in numbered:
-        inside.setdefault(above, {}).setdefault(part, set()).add(one.rank)
-    places: dict[int, list[int]] = {}
-    for one, place, above, _ in numbered:
-        ranks = inside[above]
-        if len(ranks) == 1:
-            of_ranks = all({int(name)} == there for name, there in ranks.items())
-        else:
-            of_ranks = len(set().union(*ranks.values())) == sum(map(len, ranks.values())) == len(ranks)
-        if of_ranks:
-            places.setdefault(id(one), []).append(place)
-    return [replace(one, rank_folders=tuple(places.get(id(one), ()))) for one in recorded]
 
 
 def _by_time(members: Sequence[Recorded]) -> list[Job]:

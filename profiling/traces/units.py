@@ -194,7 +194,6 @@ class Recorded:
     batches: int  # how many; ``batches_from``, ``confidence``: see :class:`profiling.traced_job.TracedJob`
     batches_from: str = ""
     confidence: float = 1.0
-    rank_folders: tuple[int, ...] = ()  # which parts of ``source`` are bare numbers that name ranks
 
     @property
     def dated_ns(self) -> int:
@@ -203,12 +202,8 @@ class Recorded:
     @property
     def folder(self) -> Path:
         """Its folder below the root, without the parts that name a rank."""
-        parts = enumerate(self.source.parent.parts)
-        return Path(*(
-            part
-            for place, part in parts
-            if not (place in self.rank_folders if part.isdecimal() else _RANK.fullmatch(part))
-        ))  # fmt: skip
+        names = self.source.parent.parts
+        return Path(*(name for name in names if name.isdecimal() or not _RANK.fullmatch(name)))
 
     @cached_property
     def stem(self) -> str:

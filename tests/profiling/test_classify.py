@@ -35,7 +35,6 @@ SHORT = [
         "ncclKernel_AllReduce_RING_LL_Sum_float",
     ),
     ("ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_Generic"),
-    ("_ZN19cutlass_cudnn_train6KernelINS_4conv6kernel23ImplicitGemm", "cutlass_cudnn_train::Kernel"),
     ("_Z21indexSelectLargeIndexIfjLi2ELi2ELin2ELb1EEv10TensorInfoIT_T0_E", "indexSelectLargeIndex"),
     ("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD"),
     ("[CUDA memcpy HtoD]", "Memcpy HtoD"),

@@ -40,13 +40,13 @@ def markers(shift, slack=5_000, names=(FORWARD, BACKWARD, UPDATE)):
 
 
 def kernels(rows=()):
-    """Rows of (batch, start, end, class, direction, layer, device)."""
-    columns = list(zip(*rows, strict=True)) or [()] * 7
-    batch, start, end, kind, direction, layer, device = (np.array(column) for column in columns)
+    """Rows of (batch, start, end, class, direction, device)."""
+    columns = list(zip(*rows, strict=True)) or [()] * 6
+    batch, start, end, kind, direction, device = (np.array(column) for column in columns)
     return {
         "batch_index": batch.astype(int), "start_ns": start.astype(np.int64),
         "duration_ns": end.astype(np.int64) - start.astype(np.int64), "class": kind.astype(object),
-        "direction": direction.astype(object), "layer": layer.astype(object), "device": device.astype(int),
+        "direction": direction.astype(object), "device": device.astype(int),
     }  # fmt: skip
 
 
@@ -56,20 +56,10 @@ def on_device(shift, slack=20_000):
         edges = stage_edges(batch) - shift
         for place, direction in enumerate(("fprop", "bprop")):
             for at in np.linspace(edges[place] + slack, edges[place + 1] - slack - MS, 5):
-                rows.append((batch, at, at + MS, "gemm", direction, "", 0))
+                rows.append((batch, at, at + MS, "gemm", direction, 0))
         # Neither copies nor collectives say when a pass was: they run beside it.
-        rows.append((batch, edges[0] - 8 * MS, edges[0] - 7 * MS, "memcpy", "fprop", "", 0))
-        rows.append((batch, edges[2] - MS, edges[2] + 5 * MS, "communication", "bprop", "", 0))
-    return kernels(rows)
-
-
-def tensors(shift):
-    """Two tensors exchanged in each batch's backward pass, and one that was broadcast at the start."""
-    rows = [(-1, START - shift - 500 * MS, START - shift - 400 * MS, "communication", "none", "weights", -1)]
-    for batch in range(COUNT):
-        begin, end = stage_edges(batch)[1:3] - shift
-        rows.append((-1, begin + 15 * MS, begin + 20 * MS, "communication", "none", "grad.fc", -1))
-        rows.append((-1, end - 25 * MS, end - 10 * MS, "communication", "none", "grad.conv", -1))
+        rows.append((batch, edges[0] - 8 * MS, edges[0] - 7 * MS, "memcpy", "fprop", 0))
+        rows.append((batch, edges[2] - MS, edges[2] + 5 * MS, "communication", "bprop", 0))
     return kernels(rows)
 
 
@@ -77,7 +67,6 @@ NO_MARKERS = {"name": np.array([], object), "start_ns": np.array([], int), "end_
 WAYS = {
     "marks of the stages": lambda shift: (markers(shift), kernels()),
     "kernels of each pass": lambda shift: (markers(-20 * MS), on_device(shift)),  # the host runs ahead
-    "its collectives": lambda shift: (NO_MARKERS, tensors(shift)),
 }
 
 
@@ -86,7 +75,7 @@ WAYS = {
 def test_a_planted_shift_is_found_within_the_residual(by, shift):
     found = align(batches(), *WAYS[by](shift))
     assert abs(found.shift_ns - shift) <= found.residual_ns + 1
-    assert found.residual_ns <= (13 * MS if by == "its collectives" else 21_000)
+    assert found.residual_ns <= 21_000
 
 
 @pytest.mark.parametrize("by", WAYS)
@@ -127,11 +116,7 @@ def lay(directory, own_markers=None, own_kernels=None):
             ranks = {"rank": np.zeros(len(columns["start_ns"]), int)}
             if name == "kernels":
                 index = [None if batch < 0 else batch for batch in columns["batch_index"].tolist()]
-                columns = {
-                    **columns,
-                    "batch_index": index,
-                    "layer": [text or None for text in columns["layer"]],
-                }
+                columns = {**columns, "batch_index": index}
             write(as_table(name, ranks | columns), directory, name)
     return directory
 
@@ -166,10 +151,8 @@ def test_launches_are_shifted_with_what_they_launched(tmp_path):
 
 
 def test_collectives_of_a_tool_without_batches_get_theirs(tmp_path):
-    (said,) = set_clock(lay(tmp_path, own_kernels=tensors(START - 10**9)), "horovod")
-    assert said.code == "clock_aligned"
-    assert 10_000_000 < said.data["residual_ns"] <= 20_000_000
-    found = read(tmp_path, "kernels").to_pandas()
-    exchanged = found[found["layer"].astype(str).str.startswith("grad")]
-    assert exchanged["batch_index"].tolist() == [batch for batch in range(COUNT) for _ in range(2)]
-    assert found[found["layer"] == "weights"]["batch_index"].isna().all()
+    """As Horovod records them, on the clock of the epoch."""
+    begun = [START - 500 * MS, *(stage_edges(batch)[1] for batch in range(COUNT))]
+    rows = [(-1, at, at + 15 * MS, "communication", "none", -1) for at in begun]
+    assert set_clock(lay(tmp_path, own_kernels=kernels(rows)), "horovod") == []
+    assert read(tmp_path, "kernels")["batch_index"].to_pylist() == [None, *range(COUNT)]

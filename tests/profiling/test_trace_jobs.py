@@ -257,23 +257,3 @@ def test_jobs_of_one_name_are_told_apart_by_as_few_folders_as_that_takes(tmp_pat
     _, out = converted(tmp_path / "second", tmp_path / "exp")
     names = {"n4_traces_run", "n8_traces_run", "once", "other_a", "other_b"}
     assert {path.name for path in out.iterdir()} == names
-
-
-def test_folders_named_by_numbers_are_of_ranks_only_where_each_holds_another_rank(tmp_path):
-    for number in (1, 2, 4):  # of ranks
-        write_job(tmp_path / "jobs" / str(number), Planted(ranks=number, batches=1))
-    for repetition in (0, 1):
-        write_job(tmp_path / "again" / str(repetition), Planted(ranks=2, batches=1))
-    ranks = write_job(tmp_path / "ranks", Planted(ranks=4, batches=1))
-    for rank in (0, 2, 3):
-        (ranks / str(rank)).mkdir()
-        (ranks / f"rank{rank}.json").rename(ranks / str(rank) / "trace.json")
-    (ranks / "rank1.json").unlink()
-    found = {}
-    for folder in ("jobs", "again", "ranks"):
-        _, out = converted(tmp_path / folder, tmp_path / folder)
-        found |= {(folder, path.name): len(read_job(path).ranks) for path in out.iterdir()}
-    assert found == {
-        ("jobs", "1"): 1, ("jobs", "2"): 2, ("jobs", "4"): 4, ("again", "0"): 2, ("again", "1"): 2,
-        ("ranks", "ranks"): 3,
-    }  # fmt: skip
