@@ -9,6 +9,7 @@ skipped.
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -212,12 +213,8 @@ class _Reader:
         if not self._is_nvprof:
             raise UserError(f"{path} is not text printed by nvprof: it has no line that begins with ==PID==")
         self.metrics += self._spreads.metrics()
-        self.activities += [
-            printed.Activity(
-                one.name, one.count, one.count * one.mean, one.mean, one.min, one.max, one.std, False
-            )
-            for one in self._calls.metrics()
-        ]
+        for name, _, count, low, high, mean, std in map(astuple, self._calls.metrics()):
+            self.activities.append(printed.Activity(name, count, count * mean, mean, low, high, std, False))
         for shares in self._shares.values():  # of a summary that was cut, the rest is an activity, too
             missing, (largest, total_ns) = 100 - sum(share for share, _ in shares), max(shares)
             if largest and missing > 0.05 + 0.01 * len(shares):  # else the shares are rounded
