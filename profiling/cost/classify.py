@@ -189,12 +189,15 @@ def short_name(name: str) -> str:
 
     ``void at::native::reduce_kernel<512, 1, ...>(...)`` is ``at::native::reduce_kernel``;
     ``Memcpy HtoD (Pageable -> Device)`` and ``[CUDA memcpy HtoD]`` are ``Memcpy HtoD``.
+    Of a mangled name the outermost qualified name is kept.
     """
-    text = demangle(name[:_READ].strip())
+    text = name[:_READ].strip()
     copy = _COPY.match(text)
     if copy:
         kind = copy[2] if copy[2] and copy[1].lower() == "memcpy" else ""
         return f"{copy[1].capitalize()} {kind}".rstrip()
+    if text.startswith("_Z"):
+        return _outermost_name(text) or text
     if "#" in text and "<" not in text:
         return text  # a range such as enumerate(DataLoader)#... or Optimizer.step#SGD.step
     plain = _without_arguments(_RETURN_TYPE.sub("", _ANONYMOUS.sub("", text)))
@@ -234,6 +237,21 @@ def _without_arguments(text: str) -> str:
         elif depth == 0:
             characters.append(character)
     return "".join(characters)
+
+
+def _outermost_name(mangled: str) -> str:
+    position, parts = 2, []
+    while position < len(mangled) and mangled[position] in "NKL":
+        position += 1
+    while match := re.compile(r"\d+").match(mangled, position):
+        start, length = match.end(), int(match[0])
+        part = mangled[start : start + length]
+        if len(part) < length:
+            break
+        position = start + length
+        if not part.startswith("_GLOBAL__N_"):
+            parts.append(part)
+    return "::".join(parts)
 
 
 # The first that is found counts: inputs' types before what a library's abbreviations imply. Tensile's names

@@ -157,26 +157,6 @@ def test_a_networks_flops_are_within_a_percent_of_the_analytic_count(
     assert usual_ns.sum() < 0.01 * kernels["duration_ns"].sum()
 
 
-def test_gradients_of_a_distributed_model_are_communication_of_known_size(tmp_path):
-    from torch import distributed
-    from torch.nn.parallel import DistributedDataParallel
-
-    store = f"file://{tmp_path / 'store'}"
-    distributed.init_process_group("gloo", rank=0, world_size=1, init_method=store)
-    try:
-        model = small_model()
-        parameters = sum(one.numel() for one in model.parameters())
-        assert record(DistributedDataParallel(model), images(2, 2, 2), tmp_path) == []
-    finally:
-        distributed.destroy_process_group()
-    kernels = read(tmp_path, "kernels").to_pandas()
-    reduced = kernels[kernels["name"] == "gloo:all_reduce"]
-    assert set(reduced["class"]) == {"communication"}
-    assert set(reduced["direction"]) == {"bprop"}
-    assert reduced.groupby("batch_index")["bytes"].sum().to_list() == [4 * parameters] * BATCHES
-    assert "0" in set(kernels["layer"].dropna())  # not module.0
-
-
 def test_a_compiled_model_gets_no_hooks(tmp_path):
     model = small_model()
     model.compile(backend="eager")

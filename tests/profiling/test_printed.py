@@ -36,17 +36,6 @@ def test_a_printed_file_gives_the_recorded_tables(path):
     assert shown(path) == expected(path).read_text()
 
 
-MARKED = ("horovod/with-a-date", "ncu/details", "nvprof/summary.plain", "vtune/decimal-commas")
-
-
-@pytest.mark.parametrize("name", MARKED)
-def test_a_byte_order_mark_before_a_text_changes_nothing(name, tmp_path):
-    path = PRINTED / f"{name}.txt"
-    marked = tmp_path / path.name
-    marked.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert recognise(marked) == path.parent.name and shown(marked) == expected(path).read_text()
-
-
 @pytest.mark.parametrize(
     ("text", "unit", "value"),
     [

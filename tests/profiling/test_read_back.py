@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 
 import pytest
 from hypothesis import given, settings
@@ -110,3 +111,33 @@ def test_vtunes_functions_are_read_back(made, delimiter, tmp_path_factory):
     table = read(path, "vtune").tables["intervals"]
     assert table["function"].to_pylist() == list(made)
     assert table["exclusive_ns"].to_pylist() == pytest.approx([took * 1e6 for took in made.values()])
+
+
+# --- Horovod, in lines or in one ---------------------------------------------------------------------
+
+reductions = st.lists(
+    st.tuples(st.integers(1, 5), st.integers(0, 10**9), st.integers(0, 10**6), st.integers(1, 100)),
+    min_size=1,
+    max_size=20,
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(made=reductions, lines=st.booleans())
+def test_horovods_reductions_are_read_back(made, lines, tmp_path_factory):
+    events = []
+    for tensor, start, took, size in made:
+        events.append({"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": start, "pid": tensor})
+        events.append({"ph": "E", "ts": start, "pid": tensor})
+        events.append({"ph": "B", "name": "ALLREDUCE", "ts": start, "pid": tensor})
+        args = {"dtype": "float32", "shape": f"[{size}, 3]"}
+        events.append({"ph": "E", "ts": start + took, "pid": tensor, "args": args})
+    path = tmp_path_factory.mktemp("timeline") / "timeline.json"
+    text = ",\n".join(map(json.dumps, events))
+    path.write_text(f"[\n{text},\n" if lines else json.dumps(events))
+    kernels = read(path, "horovod").tables["kernels"]
+    columns = ("stream", "start_ns", "duration_ns", "bytes")
+    read_back = zip(*(kernels[name].to_pylist() for name in columns), strict=True)
+    assert list(read_back) == [
+        (tensor, start * 1000, took * 1000, size * 12) for tensor, start, took, size in made
+    ]

@@ -9,6 +9,8 @@ from profiling.convert import main
 from profiling.errors import UserError
 from profiling.tables import read
 from profiling.traced_job import read_job
+from tests.analysis.commands import one_line_error, run
+from tests.profiling.samples import SAMPLES
 from tests.profiling.traced_jobs import DEVICE, START_US, Planted, trace_of, write_job
 
 US = 1000
@@ -257,3 +259,16 @@ def test_jobs_of_one_name_are_told_apart_by_as_few_folders_as_that_takes(tmp_pat
     _, out = converted(tmp_path / "second", tmp_path / "exp")
     names = {"n4_traces_run", "n8_traces_run", "once", "other_a", "other_b"}
     assert {path.name for path in out.iterdir()} == names
+
+
+def test_a_timeline_without_steps_is_no_failure_where_other_jobs_answer(tmp_path):
+    write_job(tmp_path / "raw" / "job", Planted(ranks=2))
+    SAMPLES["horovod"][1](tmp_path / "raw" / "timeline.json")
+    out = tmp_path / "my out"
+    assert main([str(tmp_path / "raw"), "--out", str(out), "--jobs", "1"]) == 0
+    for command in ("anatomy", "utilization", "critical_path"):
+        done = run(f"analysis.{command}", out, "--notes")
+        assert done.code == 0 and "timeline" in done.out and "unusable" not in done.out
+    one_line_error(run("analysis.anatomy", out / "timeline"))
+    done = run("analysis.report.__main__", out)
+    assert (done.code, done.err) == (0, "")

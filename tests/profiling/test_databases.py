@@ -1,17 +1,13 @@
-"""Exports of Nsight Systems of several releases, against what is known of real ones."""
+"""Databases of Nsight Systems, of several releases, and of nvprof, whatever is odd in them."""
 
 import pytest
 
 from profiling.tools import recognise, tool
 from tests.builders import codes, data_of
 from tests.profiling.gpu_databases import DEMANGLED, EPOCH_NS, Nsys, change
+from tests.profiling.samples import nvprof_database
 
 read = tool("nsys").read
-
-
-@pytest.fixture(scope="module")
-def nsys(shared_data):
-    return shared_data / "nsys"
 
 
 def frames(path):
@@ -21,55 +17,6 @@ def frames(path):
         converted.tables["markers"].to_pandas(),
         converted.findings,
     )
-
-
-def test_two_gpus_of_one_report(nsys):
-    path = nsys / "h100_2gpu_1s.sqlite"
-    assert recognise(path) == "nsys"
-    kernels, markers, findings = frames(path)
-    on_gpu = kernels[~kernels["class"].isin(["memcpy", "memset"])]
-    assert len(on_gpu) == 3442
-    assert on_gpu.groupby("device")["duration_ns"].sum().to_dict() == {0: 22_385_163, 1: 22_444_359}
-    assert (kernels["class"] == "memcpy").sum() == 904 and (kernels["class"] == "memset").sum() == 22
-    # Two processes, one GPU each: two ranks.
-    assert kernels.groupby("rank")["device"].unique().apply(list).to_dict() == {0: [0], 1: [1]}
-    assert kernels["start_ns"].min() == 1779630014975716426 + 155357525002
-    # The report is a second of a longer one: what was launched before it has no operator, and that is said.
-    assert data_of(findings, "launches_missing") == [{"n": 1138, "of": 2184}] * 2
-    assert kernels["operator"].notna().sum() == 2 * (2184 - 1138)
-    assert kernels["launch_ns"].isna().sum() == 2 * 1138
-    waited = (kernels["start_ns"] - kernels["launch_ns"]).dropna()
-    assert (waited > 0).all()
-    launched = kernels.dropna(subset="launch_ns")
-    assert (launched["launch_end_ns"] > launched["launch_ns"]).all() and launched[
-        "launch_thread"
-    ].notna().all()
-    assert markers["name"].str.startswith("FSDP::").all() and len(markers) > 0
-
-
-def test_operators_of_its_ranges(nsys):
-    kernels, _, _ = frames(nsys / "h100_2gpu_1s.sqlite")
-    gemms = kernels[(kernels["class"] == "gemm") & kernels["operator"].notna()]
-    assert set(gemms["operator"]) == {"aten::mm", "aten::bmm"}
-    assert set(kernels[kernels["short_name"] == "softmax_warp_forward"]["operator"].dropna()) == {
-        "aten::_softmax"
-    }
-    # Both clear a workspace.
-    assert set(kernels[kernels["class"] == "memset"]["operator"].dropna()) == {"aten::mm", "aten::sum"}
-
-
-def test_an_export_of_2021_with_pyprofs_markers(nsys):
-    kernels, _, _ = frames(nsys / "cnn_pyprof_nvtx_2.9.sqlite")
-    on_gpu = kernels[~kernels["class"].isin(["memcpy", "memset"])]
-    assert len(on_gpu) == 46 and on_gpu["duration_ns"].sum() == 346_684
-    assert set(on_gpu["operator"]) == {"conv2d"} and set(on_gpu["direction"]) == {"fprop"}
-
-
-def test_an_export_of_an_mpi_program(nsys):
-    kernels, markers, _ = frames(nsys / "saxpy_mpi_cuda_2.9.sqlite")
-    assert kernels["short_name"].value_counts().to_dict() == {"Memcpy HtoD": 10, "saxpy": 5, "Memcpy DtoH": 5}
-    counted = markers["name"].value_counts().to_dict()
-    assert counted == {"MPI_Send": 10, "MPI_Recv": 5, "saxpy": 5, "MPI_Init": 1, "MPI_Finalize": 1}
 
 
 @pytest.mark.parametrize("modern", [True, False])
@@ -165,10 +112,11 @@ def test_exports_of_other_releases_give_the_same_batches(tmp_path, variant):
     assert len(markers) == 12
 
 
-def test_calls_that_waited_for_the_device_are_a_table(nsys):
-    waits = read(nsys / "cnn_pyprof_nvtx_2.9.sqlite").tables["synchronizations"].to_pandas()
-    assert waits["name"].value_counts().to_dict() == {
-        "cudaEventSynchronize_v3020": 15, "cudaStreamSynchronize_v3020": 11, "cudaFree_v3020": 4,
-        "cudaDeviceSynchronize_v3020": 2,
-    }  # fmt: skip
-    assert (waits["end_ns"] > waits["start_ns"]).all() and waits["thread"].notna().all()
+def test_a_mark_without_a_time_costs_no_other_row(tmp_path):
+    path = nvprof_database(tmp_path / "net.sql")
+    before = tool("nvprof").read(path).tables
+    change(path, ["update CUPTI_ACTIVITY_KIND_MARKER set timestamp = null where id = 1001 and flags = 1"])
+    converted = tool("nvprof").read(path)
+    assert converted.tables["kernels"].num_rows == before["kernels"].num_rows
+    assert converted.tables["markers"].num_rows == before["markers"].num_rows - 1
+    assert data_of(converted.findings, "records_damaged") == [{"n": 1, "what": "events"}]
