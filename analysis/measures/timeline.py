@@ -360,15 +360,8 @@ def write_of(study: Study, path: Path, run: str | None, batches: str | None) -> 
         raise UserError(f"{source.id} has {count:,} kernels, too many: select steps (--batches 40-42)")
     slices, residual = write(study, source, path, span)
     print(path)
-<<<<<<< HEAD
     counts = ", ".join(f"{count} {what}" for what, count in slices.items() if count)
     aligned = "" if residual is None else f"; clocks aligned to {residual / 1000:.2g} us"
     findings = [one for one in study.findings if one.run == source.id]
     print(f"{source.id}: {counts}{aligned}", *lines(findings), sep="\n", file=sys.stderr)
-=======
-    counts = ", ".join(f"{count} {what}" for what, count in timeline.slices.items() if count)
-    residual = timeline.clock_residual_ns
-    aligned = "" if residual is None else f"; clocks aligned to {residual / 1000:.2g} us"
-    print(f"{timeline.run}: {counts}{aligned}", *lines(timeline.findings), sep="\n", file=sys.stderr)
->>>>>>> 515be14a (Readers: one way to sum up values, to keep rows in a file, to name a mangled kernel)
     return EXIT_DONE

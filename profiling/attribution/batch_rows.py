@@ -153,11 +153,7 @@ class BatchRows:
 
 
 def _stages(
-    launched_ns: np.ndarray,
-    start_ns: np.ndarray,
-    end_ns: np.ndarray,
-    direction: np.ndarray,
-    kind: np.ndarray,
+    launched_ns: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray, direction: np.ndarray, kind: np.ndarray
 ) -> tuple[tuple[int, int, int, int] | None, bool]:
     """(when forward, backward and update begin and the update ends, or None; whether passes alternate)."""
     works = ~np.isin(kind, _BESIDE)

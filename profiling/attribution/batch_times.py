@@ -116,11 +116,7 @@ def _each_holds_all(place: np.ndarray, distance: int, names: int) -> bool:
 
 
 def _edges(
-    name: np.ndarray,
-    start_ns: np.ndarray,
-    end_ns: np.ndarray,
-    distance: int,
-    last_of_batch: Sequence[int],
+    name: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray, distance: int, last_of_batch: Sequence[int]
 ) -> np.ndarray | None:
     """Where batches begin, by a kernel that runs once in each; None: no kernel does."""
     first = _first_kernel(name, start_ns, end_ns, distance, last_of_batch)

@@ -42,7 +42,7 @@ def facts(path: Path) -> TraceFacts | None:
     if read_head(path, len(MAGIC)) != MAGIC:
         return None
 
-    def rows(table: str, *columns: str) -> list[tuple[str, ...]]:
+    def rows(table: str, *columns: str) -> list[Any]:
         return list(database.rows(table, *columns)) if database.has(table, *columns) else []
 
     with open_database(path) as database:
@@ -50,8 +50,8 @@ def facts(path: Path) -> TraceFacts | None:
         # The table holds the environment of the machine: of it only the host's name is taken.
         environment = rows("TARGET_INFO_SYSTEM_ENV", "name", "value")
         hosts = [value for name, value in environment if name == "Hostname"]
-        exports = [dict(found) for one in _VERSION_TABLES if (found := rows(one, "name", "value"))]
-        release = exports[0].get("EXPORT_PRODUCT_VERSION", "") if exports else ""
+        exports: list[Any] = [rows(one, "name", "value") for one in _VERSION_TABLES]
+        release = next((dict(one).get("EXPORT_PRODUCT_VERSION", "") for one in exports if one), "")
     return TraceFacts(
         rank=rank_in(path),
         host=hosts[0] if hosts else "",

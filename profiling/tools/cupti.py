@@ -151,7 +151,8 @@ class CuptiCapture(Capture):
         self._clocks.append(self._clock())
         if self._ranges.rows:
             *times, names = zip(*self._ranges.rows, strict=True)
-            gpu.add_ranges(self._builder, names, *map(np.array, times))
+            start, end, thread = map(np.array, times)
+            gpu.add_ranges(self._builder, names, start, end, thread)
         shifts = [clock.shift_ns for clock in self._clocks]
         size = read_identity(os.environ).size
         trace = self._builder.finish(self.rank, size, shift_ns=sum(shifts) // len(shifts))
@@ -198,7 +199,8 @@ class CuptiCapture(Capture):
         elif kind == "MEMSET":
             name = gpu.set_names(builder, columns["memory_kind"])
         else:
-            name = gpu.copy_names(builder, *(columns[one] for one in ("copy_kind", "src_kind", "dst_kind")))
+            kind_of_memory = columns["src_kind"], columns["dst_kind"]
+            name = gpu.copy_names(builder, columns["copy_kind"], *kind_of_memory)
         sizes = [columns[one] for one in _SIZES if one in columns]
         gpu.add_device(builder, name, (columns[one] for one in _ON_DEVICE), columns.get("bytes"), sizes)
 

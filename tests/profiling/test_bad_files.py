@@ -75,23 +75,23 @@ def test_each_text_is_read_alike_in_gzip_behind_a_byte_order_mark_and_from_windo
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_cut_at_every_sixteenth(name, tmp_path):
+def test_cut_at_every_eighth(name, tmp_path):
     tool, path = make(name, tmp_path)
     content = path.read_bytes()
     rows = sum(table.num_rows for table in read(path, tool).tables.values())
-    for sixteenth in range(16):
-        path.write_bytes(content[: len(content) * sixteenth // 16])
+    for eighth in range(8):
+        path.write_bytes(content[: len(content) * eighth // 8])
         converted = table_or_line(path, tool)
         # What was cut off is not made up.
         if converted is not None:
             assert sum(table.num_rows for table in converted.tables.values()) <= rows
         packed = path.with_name(path.name + ".gz")
-        packed.write_bytes(gzip.compress(content)[: len(content) * sixteenth // 16])
+        packed.write_bytes(gzip.compress(content)[: len(content) * eighth // 8])
         table_or_line(packed, tool)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(at=st.floats(0, 1), put=st.binary(min_size=1, max_size=64))
 def test_random_bytes_anywhere(name, at, put, tmp_path_factory):
     tool, path = make(name, tmp_path_factory.mktemp("file"))
@@ -107,7 +107,7 @@ def test_random_bytes_anywhere(name, at, put, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(value=st.sampled_from(ABSURD), which=st.integers(0, 200))
 def test_absurd_numbers(name, value, which, tmp_path_factory):
     tool, path = make(name, tmp_path_factory.mktemp("file"))
@@ -170,7 +170,7 @@ def test_a_database_in_write_ahead_mode_is_read_without_writing(name, tmp_path):
 
 read_kineto = tool("torch").read
 
-FUZZ = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def sample() -> Trace:

@@ -86,6 +86,3 @@ FULL = {
 @pytest.mark.parametrize("printed", FULL)
 def test_template_arguments_become_what_a_demangler_prints(printed):
     assert full_name(printed) == FULL[printed]
-
-
-# Kineto's traces are looked at where they are read (test_reference_traces.py).

@@ -6,18 +6,20 @@ from profiling.errors import UserError
 from profiling.identity import Identity, check_mpi, read_identity
 
 # Rank 5 of 8: the second of four on the second of two nodes. As each launcher says it.
-TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
-OPEN_MPI = {
-    "OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
-}  # fmt: skip
-MVAPICH = {
-    "MV2_COMM_WORLD_RANK": "5", "MV2_COMM_WORLD_SIZE": "8",
-    "MV2_COMM_WORLD_LOCAL_RANK": "1", "MV2_COMM_WORLD_LOCAL_SIZE": "4",
-}  # fmt: skip
-PMI = {"PMI_RANK": "5", "PMI_SIZE": "8"}
+_MPI = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+
+
+def says(*names: str) -> dict[str, str]:
+    """Variables for rank, size, local rank and local size."""
+    return dict(zip(names, ("5", "8", "1", "4"), strict=False))
+
+
+TORCHRUN = says("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+OPEN_MPI, MVAPICH = (says(*(f"{start}_COMM_WORLD_{name}" for name in _MPI)) for start in ("OMPI", "MV2"))
+PMI, PALS = says("PMI_RANK", "PMI_SIZE"), says(*(f"PMI_{name}" for name in _MPI))
+FLUX = says("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID")
 # Of MPICH's and Intel MPI's mpirun (hydra).
-HYDRA = {**PMI, "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
+HYDRA = says("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 SRUN = {
     "SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
     "SLURM_STEP_TASKS_PER_NODE": "4(x2)", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7",
@@ -37,28 +39,10 @@ MATRIX = {
     "MPICH, Intel MPI": (HYDRA, "MPICH"),
     "MPICH, Intel MPI inside srun": ({**DAEMON, **HYDRA}, "MPICH"),
     "srun": (SRUN, "Slurm"),
-    "jsrun": (
-        {
-            "JSM_NAMESPACE_RANK": "5",
-            "JSM_NAMESPACE_SIZE": "8",
-            "JSM_NAMESPACE_LOCAL_RANK": "1",
-            "JSM_NAMESPACE_LOCAL_SIZE": "4",
-            "PMIX_RANK": "5",
-        },
-        "jsrun",
-    ),
-    "flux run": (
-        {
-            **PMI,
-            "FLUX_TASK_RANK": "5",
-            "FLUX_JOB_SIZE": "8",
-            "FLUX_TASK_LOCAL_ID": "1",
-            "FLUX_JOB_NNODES": "2",
-        },
-        "Flux",
-    ),
-    "mpiexec of PALS": ({**PMI, "PMI_LOCAL_RANK": "1", "PMI_LOCAL_SIZE": "4", "PALS_RANKID": "5"}, "PALS"),
-    "srun --mpi=cray_shasta": ({**SRUN, **PMI, "PMI_LOCAL_RANK": "1", "PMI_LOCAL_SIZE": "4"}, "Slurm"),
+    "jsrun": ({**says(*(f"JSM_NAMESPACE_{name}" for name in _MPI)), "PMIX_RANK": "5"}, "jsrun"),
+    "flux run": ({**PMI, **FLUX, "FLUX_JOB_NNODES": "2"}, "Flux"),
+    "mpiexec of PALS": ({**PALS, "PALS_RANKID": "5"}, "PALS"),
+    "srun --mpi=cray_shasta": ({**SRUN, **PALS}, "Slurm"),
     "srun --mpi=pmi2": ({**SRUN, **PMI}, "Slurm"),
 }
 

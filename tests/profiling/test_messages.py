@@ -2,12 +2,7 @@
 
 import pytest
 
-from profiling.attribution.messages import (
-    ONE_OF_SEVERAL,
-    Message,
-    kind_of,
-    of_process,
-)
+from profiling.attribution.messages import ONE_OF_SEVERAL, kind_of
 from tests.builders import data_of
 from tests.profiling.test_attribution import one, rows_of
 from tests.profiling.traces import Trace, tensors
@@ -90,13 +85,6 @@ def test_kinds_as_they_are_named(name, kind):
 
 
 # --- process groups ------------------------------------------------------------------------------------
-
-
-def test_the_only_group_is_that_of_collectives_that_do_not_say_it():
-    assert of_process(world(("0", [0, 1]), ("1", [0]))) == Message("", "0", "0,1", 2)
-    assert of_process(world(("0", [0, 1]), ("1", [0, 1]))) == Message("", "0", "0,1", 2)
-    assert of_process(world(("0", [0, 1, 2, 3]), ("1", [0, 2]))).group == ONE_OF_SEVERAL
-    assert of_process({"pg_config": "none"}) == of_process({}) == Message()
 
 
 def test_of_several_groups_none_is_guessed(tmp_path):

@@ -10,16 +10,7 @@ from hypothesis import strategies as st
 
 from profiling.tools import read, recognise
 from tests.profiling.gpu_databases import EPOCH_NS
-from tests.profiling.writers import (
-    DEMANGLED,
-    DYNAMIC,
-    LAUNCHES,
-    REGISTERS,
-    SHORT,
-    STATIC,
-    SUMMARIES,
-    Kernel,
-)
+from tests.profiling.writers import DEMANGLED, DYNAMIC, LAUNCHES, REGISTERS, SHORT, STATIC, SUMMARIES, Kernel
 
 sizes = st.tuples(*[st.integers(1, 60_000)] * 3)
 launches = st.lists(

@@ -13,60 +13,16 @@ import pytest
 
 from jobs.flags import to_flags
 from jobs.run import make_run
-from profiling.tools import Options, read, recognise, tool
+from profiling.tools import recognise, tool
 from profiling.wrap import wrapped
 
 pytestmark = pytest.mark.long
 
-needs_nvprof = pytest.mark.skipif(shutil.which("nvprof") is None, reason="nvprof is not installed")
 needs_nsys = pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not installed")
 needs_tau = pytest.mark.skipif(shutil.which("tau_exec") is None, reason="TAU is not installed")
 
 
-@needs_nvprof
-@pytest.mark.parametrize("mode", tool("nvprof").modes)
-def test_the_real_nvprof_knows_every_option(mode, tmp_path):
-    command = tool("nvprof").wrap(
-        [sys.executable, "-c", "print('ran')"], tmp_path, Options(mode, "gemm.*", 3)
-    )
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    said = answer.stdout + answer.stderr
-    assert "invalid option" not in said
-    # Without a GPU it cannot count, and says so in other words.
-    assert "ran" in answer.stdout or "metrics" in mode
-
-
-@needs_nvprof
-def test_a_run_without_a_gpu_is_an_empty_result_with_nvprofs_own_words(tmp_path):
-    command = tool("nvprof").wrap([sys.executable, "-c", "pass"], tmp_path, Options("timing"))
-    subprocess.run(command, capture_output=True, timeout=600, check=True)
-    path = tmp_path / "nvprof.csv"
-    assert recognise(path) == "nvprof"
-    findings = read(path).findings
-    assert any(
-        "No profile data collected" in str(one) or "GPU profiling skipped" in str(one) for one in findings
-    )
-
-
 # What a program may be told, and the tool could take for its own.
-FOREIGN = ["--profile", "tau", "--profile=tau", "--output=x", "-o", "x", "--trace=none", "--sample=cpu",
-           "--csv", "--log-file", "x", "--metrics", "all", "--kernels", "x", "-h", "--help"]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param("nsys", marks=needs_nsys), pytest.param("nvprof", marks=needs_nvprof)]
-)
-def test_what_a_program_is_told_means_nothing_to_the_tool_around_it(name, tmp_path):
-    told = [sys.executable, "-c", "import sys; print(sys.argv[1:])", *FOREIGN]
-    for _ in range(4):  # nsys 2022.4 sometimes ends before it has started anything
-        command = tool(name).wrap(told, tmp_path, Options())
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=tmp_path)
-        if str(FOREIGN) in answer.stdout:
-            break
-    assert str(FOREIGN) in answer.stdout
-    assert not (tmp_path / "x").exists()
-
-
 def train_under(name, out, *flags, mode="auto", batches=6, first=0, ranks=1, environment=()):
     """Train for real under a tool, as the local launcher starts it; the ranks' directories."""
     fields = {"model": "resnet18", "batch": 2, "batches": batches, "image_size": 32, "gpus_per_node": ranks,

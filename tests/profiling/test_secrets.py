@@ -67,9 +67,6 @@ PLANTED = {
     "ncu details": exchange('"ID",', f'==PROF== Connected to process 7 (python --token {SECRET})\n"ID",'),
     "vtune": exchange("Function,", f"vtune: Executing python --token {SECRET}\nFunction,"),
     "horovod": exchange('"args": {"name": "grad_1"', f'"args": {{"env": "{SECRET}", "name": "grad_1"'),
-    "cupti": exchange(
-        '"what":"CUPTI records of scaleprof",', f'"what":"CUPTI records of scaleprof","env":"{SECRET}",'
-    ),
 }
 
 

@@ -107,15 +107,6 @@ def test_lightning_on_two_ranks(tmp_path, forks):
     assert gaps(tmp_path / "run") == [9] and report_of(tmp_path / "run").backend == "ddp/gloo"
 
 
-def test_timms_training_script(tmp_path, forks):
-    need("timm")
-    forks.watch("--out", tmp_path / "run", PROGRAMS / "with_timm.py")
-    rows = batches_of(tmp_path / "run")
-    assert len(rows) == 16 and (rows[STAGES] > 0).all(axis=None)
-    assert gaps(tmp_path / "run") == [7] and rows.images.tolist() == [4] * 16
-    assert manifest_of(tmp_path / "run").run.workers == 1
-
-
 def test_a_loop_that_hides_everything_and_marks_its_stages(tmp_path, forks):
     printed = forks.watch("--out", tmp_path / "run", "--batches", 8, "--samples", 8, PROGRAMS / "marked.py")
     assert "trained" not in printed
@@ -131,11 +122,10 @@ def test_the_same_program_runs_without_scaleprof(tmp_path):
     assert ended.stdout == "trained\n"
 
 
-@pytest.mark.parametrize(("how", "seen"), [("module", True), ("function", False)])
-def test_compiled_models_are_compiled_as_without_us(tmp_path, forks_before_the_compiler, how, seen):
-    printed = forks_before_the_compiler.watch("--out", tmp_path / "run", PROGRAMS / "compiled.py", how)
+def test_compiled_models_are_compiled_as_without_us(tmp_path, forks_before_the_compiler):
+    printed = forks_before_the_compiler.watch("--out", tmp_path / "run", PROGRAMS / "compiled.py", "module")
     assert "1 graphs compiled" in printed
     rows = batches_of(tmp_path / "run")
     assert len(rows) == 10 and (rows.backward_ns > 0).all() and (rows.load_ns > 0).all()
     assert (rows.forward_ns > 0).all()
-    assert ("stages_unseen" in found(tmp_path / "run")) != seen
+    assert "stages_unseen" not in found(tmp_path / "run")

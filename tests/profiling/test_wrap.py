@@ -46,10 +46,6 @@ TOKENS = {
     ("vtune", Options("hw-hotspots")):
         ["vtune", "-collect", "hotspots", "-result-dir", f"{RAW}/vtune", "-quiet", "-knob",
          "sampling-mode=hw", "-finalization-mode=none", "--"],
-    ("vtune", Options("uarch")): ["vtune", "-collect", "uarch-exploration", "-result-dir", f"{RAW}/vtune",
-                                  "-quiet", "-finalization-mode=none", "--"],
-    ("vtune", Options("memory-access")): ["vtune", "-collect", "memory-access", "-result-dir", f"{RAW}/vtune",
-                                          "-quiet", "-finalization-mode=none", "--"],
     ("vtune", Options("aps")): ["aps", f"--result-dir={RAW}/vtune"],
     ("horovod", Options()): [],
     ("none", Options()): [],
