@@ -4,22 +4,27 @@ All three record NVTX ranges on host threads, calls that launch work, and device
 correlation id of their launch. Their columns are converted to :mod:`profiling.attribution.events`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from profiling.attribution.coding import array_of
-from profiling.attribution.events import LAUNCH_FACTS, RANGE, Builder
+from profiling.attribution.events import LAUNCH_FACTS, RANGE, Builder, Columns
 from profiling.attribution.nvtx import parse_text
 
-# Columns of databases, and what stands where one does not say: of each activity of a device, and of kernels.
+# Columns of CUPTI's records as nvprof's databases name them, and what stands where one does not say: of each
+# activity of a device, of kernels, copies and sets of memory, and of calls.
 ON_DEVICE: dict[str, int | None] = {
     "start": None, "end": None, "deviceId": 0, "streamId": -1, "correlationId": -1,
 }  # fmt: skip
-SIZES = (
+KERNEL = ON_DEVICE | dict.fromkeys((
     "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
     "registersPerThread", "staticSharedMemory", "dynamicSharedMemory",
-)  # fmt: skip
+), 0)  # fmt: skip
+COPY = ON_DEVICE | dict.fromkeys(("bytes", "copyKind", "srcKind", "dstKind"), 0)
+SET = ON_DEVICE | {"bytes": 0, "memoryKind": 0}
+CALL: dict[str, int | None] = {"start": None, "end": 0, "threadId": 0, "correlationId": None, "cbid": 0}
 # As CUPTI numbers them, and as PyTorch prints them.
 _COPY_KINDS = (
     "", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP",
@@ -49,77 +54,74 @@ def _interned(keys: np.ndarray, numbers_of: Callable[[list[int]], list[int]]) ->
     return np.array(numbers_of(array.dictionary.to_pylist()), dtype=np.int32)[which]
 
 
-def copy_names(
-    builder: Builder, kind: np.ndarray, source: np.ndarray, target: np.ndarray, offset: int = 0
-) -> np.ndarray:
-    """Names as ``Memcpy HtoD (Pinned -> Device)``, numbered; ``offset``: to CUPTI's numbers of memory."""
+def _copy_names(builder: Builder, rows: Columns, offset: int) -> np.ndarray:
+    """Names as ``Memcpy HtoD (Pinned -> Device)``, numbered."""
 
     def text_of(key: int) -> str:
         way = _COPY_KINDS[key & 0xFF] if key & 0xFF < len(_COPY_KINDS) else ""
         source, target = (_MEMORY.get((key >> bits & 0xFF) + offset, "Unknown") for bits in (8, 16))
         return f"Memcpy {way or 'Unknown'} ({source} -> {target})"
 
-    return coded(builder, kind & 0xFF | (source & 0xFF) << 8 | (target & 0xFF) << 16, text_of)
+    kind, source, target = (rows[name] & 0xFF for name in ("copyKind", "srcKind", "dstKind"))
+    return coded(builder, kind | source << 8 | target << 16, text_of)
 
 
-def set_names(builder: Builder, kind: np.ndarray, offset: int = 0) -> np.ndarray:
-    return coded(builder, kind, lambda key: f"Memset ({_MEMORY.get(key + offset, 'Unknown')})")
-
-
-def call_names(builder: Builder, call: np.ndarray, of_runtime: bool) -> np.ndarray:
-    """The names of calls by CUPTI's numbers; of those that do not wait for the device, empty."""
-    names = _WAITS if of_runtime else {}
-    return coded(builder, call, lambda key: names.get(key, ""))
-
-
-def _triples(builder: Builder, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Numbers of the texts ``x,y,z``; empty texts where a size is below 1."""
+def _triples(builder: Builder, rows: Columns, of: str) -> np.ndarray:
+    """Numbers of the texts ``x,y,z`` of a grid or block; empty texts where a size is below 1."""
 
     def text_of(key: int) -> str:
         sizes = (key & 0x7FFFFFFF, key >> 31 & 0xFFFF, key >> 47 & 0xFFFF)
         return ",".join(map(str, sizes)) if all(sizes) else ""
 
+    x, y, z = (rows[of + axis] for axis in "XYZ")
     packed = np.clip(x, 0, 0x7FFFFFFF) | np.clip(y, 0, 0xFFFF) << 31 | np.clip(z, 0, 0xFFFF) << 47
     return coded(builder, packed, text_of)
 
 
-def add_device(
-    builder: Builder,
-    name: np.ndarray,
-    when_and_where: Iterable[np.ndarray],
-    size: np.ndarray | None = None,
-    sizes: Sequence[np.ndarray] = (),
-) -> None:
+def add_device(builder: Builder, rows: Columns, name: np.ndarray | None = None, offset: int = 0) -> None:
     """Add what ran on devices; rows that end before they begin, or have no times, are left out and counted.
 
     Args:
-        name: numbers of the builder's names.
-        when_and_where: start and end in ns, device, stream, correlation.
-        size: bytes of a copy or a set.
-        sizes: of kernels: x, y and z of grid and block; registers (0: unknown), static and dynamic memory.
+        rows: the columns of :data:`KERNEL`, :data:`COPY` or :data:`SET`.
+        name: numbers of the builder's names; None: of copies and sets by their kinds.
+        offset: to CUPTI's numbers of memory.
     """
-    start_ns, end_ns, device, stream, correlation = when_and_where
-    sound = (end_ns >= start_ns) & (end_ns > 0)  # CUPTI writes 0 where it does not know
+    if name is None and "copyKind" in rows:
+        name = _copy_names(builder, rows, offset)
+    elif name is None:
+        texts = {key: f"Memset ({kind})" for key, kind in _MEMORY.items()}
+        name = coded(builder, rows["memoryKind"], lambda key: texts.get(key + offset, "Memset (Unknown)"))
+    sound = (rows["end"] >= rows["start"]) & (rows["end"] > 0)  # CUPTI writes 0 where it does not know
     builder.malformed += int((~sound).sum())
-    empty = builder.names.of([""])[0]
-    columns = {
+    empty, is_kernel = builder.names.of([""])[0], "gridX" in rows
+    columns: dict[str, Any] = {
         "name": name,
-        "start_ns": start_ns,
-        "duration_ns": end_ns - start_ns,
-        "device": device,
-        "stream": stream,
-        "correlation": correlation,
-        "bytes": np.nan if size is None else size,
-        "grid": _triples(builder, *sizes[:3]) if sizes else empty,
-        "block": _triples(builder, *sizes[3:6]) if sizes else empty,
+        "start_ns": rows["start"],
+        "duration_ns": rows["end"] - rows["start"],
+        "device": rows["deviceId"],
+        "stream": rows["streamId"],
+        "correlation": rows["correlationId"],
+        "bytes": rows.get("bytes", np.nan),
+        "grid": _triples(builder, rows, "grid") if is_kernel else empty,
+        "block": _triples(builder, rows, "block") if is_kernel else empty,
     }
-    if len(sizes) > 6:
-        columns["registers"] = np.where(sizes[6] > 0, sizes[6], np.nan)
-        columns["shared_bytes"] = np.where(sizes[6] > 0, sizes[7] + sizes[8], np.nan)
+    if is_kernel:
+        known = rows["registersPerThread"] > 0
+        shared = rows["staticSharedMemory"] + rows["dynamicSharedMemory"]
+        columns["registers"] = np.where(known, rows["registersPerThread"], np.nan)
+        columns["shared_bytes"] = np.where(known, shared, np.nan)
     if not sound.all():
         columns = {key: column[sound] if np.ndim(column) else column for key, column in columns.items()}
     unknown = dict.fromkeys(LAUNCH_FACTS, np.nan) | {"external": -1, "message": -1}
     builder.device.add(unknown | columns)
+
+
+def add_calls(builder: Builder, rows: Columns, of_runtime: bool) -> None:
+    """Add calls, the columns of :data:`CALL`; only those that wait for the device have names."""
+    names = _WAITS if of_runtime else {}
+    name = coded(builder, rows["cbid"], lambda key: names.get(key, ""))
+    thread = rows["threadId"] & 0xFFFFFFFF
+    add_launches(builder, rows["start"], rows["end"], thread, rows["correlationId"], name)
 
 
 def add_launches(
@@ -128,10 +130,10 @@ def add_launches(
     end_ns: np.ndarray,
     thread: np.ndarray,
     correlation: np.ndarray,
-    name: np.ndarray | int = -1,
+    name: np.ndarray,
     process: int = 0,
 ) -> None:
-    """Add calls of the host that launch work, and those that wait for it; ``name`` -1: not recorded."""
+    """Add calls of the host that launch work, and those that wait for it."""
     columns = {
         "name": name,
         "start_ns": start_ns,

@@ -137,26 +137,23 @@ class _Reader:
     def read(self) -> dict[int, Trace]:
         """What was recorded, by process number; UserError: damaged, or of a release that is not known."""
 
-        def add(builder: Builder, rows: Columns, name: np.ndarray, **more: Any) -> None:
-            gpu.add_device(builder, name, (rows[one] for one in gpu.ON_DEVICE), **more)
-
         def kernel_name(key: int) -> str:
             # The mangled name, demangled as every other tool's is; else as Nsight prints it.
             return full_name(self._texts.get(key >> 31, "") or self._texts.get(key & _MANY, gpu.UNNAMED))
 
-        columns = dict.fromkeys(("mangledName", "demangledName", "shortName", *gpu.SIZES), 0)
-        for builder, _, rows in self._activities("KERNEL", **columns):
+        names = dict.fromkeys(("mangledName", "demangledName", "shortName"), 0)
+        for builder, _, rows in self._activities("KERNEL", gpu.KERNEL | names):
             demangled = np.where(rows["demangledName"] > 0, rows["demangledName"], rows["shortName"])
-            name = gpu.coded(builder, (rows["mangledName"] & _MANY) << 31 | demangled & _MANY, kernel_name)
-            add(builder, rows, name, sizes=[rows[size] for size in gpu.SIZES])
-        for builder, _, rows in self._activities("MEMCPY", bytes=0, copyKind=0, srcKind=_MANY, dstKind=_MANY):
-            kinds = rows["copyKind"], rows["srcKind"], rows["dstKind"]
-            add(builder, rows, gpu.copy_names(builder, *kinds, _MEMORY_OFFSET), size=rows["bytes"])
-        for builder, _, rows in self._activities("MEMSET", bytes=0, memKind=_MANY):
-            add(builder, rows, gpu.set_names(builder, rows["memKind"], _MEMORY_OFFSET), size=rows["bytes"])
+            keys = (rows["mangledName"] & _MANY) << 31 | demangled & _MANY
+            gpu.add_device(builder, rows, gpu.coded(builder, keys, kernel_name))
+        for builder, _, rows in self._activities("MEMCPY", gpu.COPY | {"srcKind": _MANY, "dstKind": _MANY}):
+            gpu.add_device(builder, rows, offset=_MEMORY_OFFSET)
+        for builder, _, rows in self._activities("MEMSET", gpu.SET | {"memKind": _MANY}):
+            gpu.add_device(builder, rows | {"memoryKind": rows["memKind"]}, offset=_MEMORY_OFFSET)
         # CUDA graphs that were recorded as a whole, not kernel by kernel.
-        for builder, _, rows in self._activities("GRAPH_TRACE", graphId=0):
-            add(builder, rows, gpu.coded(builder, rows["graphId"], lambda key: f"CUDA graph {key}"))
+        for builder, _, rows in self._activities("GRAPH_TRACE", gpu.ON_DEVICE | {"graphId": 0}):
+            name = gpu.coded(builder, rows["graphId"], lambda key: f"CUDA graph {key}")
+            gpu.add_device(builder, rows, name)
         calls = {"start": None, "end": 0, "globalTid": None, "correlationId": -1, "nameId": -1}
         for builder, process, rows in self._by_process(_CALLS, calls, "globalTid"):
             name = gpu.coded(builder, rows["nameId"], lambda key: self._texts.get(key, ""))
@@ -181,8 +178,10 @@ class _Reader:
             process: builder.finish(shift_ns=shift_ns or 0) for process, builder in self._builders.items()
         }
 
-    def _activities(self, kind: str, **columns: int) -> Iterator[tuple[Builder, int, Columns]]:
-        return self._by_process(_KIND + kind, {**gpu.ON_DEVICE, "globalPid": 0, **columns}, "globalPid")
+    def _activities(
+        self, kind: str, columns: Mapping[str, int | None]
+    ) -> Iterator[tuple[Builder, int, Columns]]:
+        return self._by_process(_KIND + kind, {**columns, "globalPid": 0}, "globalPid")
 
     def _by_process(
         self, table: str, columns: Mapping[str, int | None], key: str

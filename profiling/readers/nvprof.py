@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -95,24 +94,16 @@ def read_database(database: Database) -> Trace:
     def rows_of(kind: str, columns: dict[str, int | None]) -> Iterator[dict[str, np.ndarray]]:
         return database.integers(_KIND + kind, columns) if _KIND + kind in database.tables else iter(())
 
-    def add(rows: dict[str, np.ndarray], name: np.ndarray, **more: Any) -> None:
-        gpu.add_device(builder, name, (rows[one] for one in gpu.ON_DEVICE), **more)
-
     for kind in ("CONCURRENT_KERNEL", "KERNEL", "CDP_KERNEL"):
-        for rows in rows_of(kind, {**gpu.ON_DEVICE, "name": None, **dict.fromkeys(gpu.SIZES, 0)}):
+        for rows in rows_of(kind, {**gpu.KERNEL, "name": None}):
             name = gpu.coded(builder, rows["name"], lambda key: full_name(texts.get(key, gpu.UNNAMED)))
-            add(rows, name, sizes=[rows[size] for size in gpu.SIZES])
-    for kind in ("MEMCPY", "MEMCPY2"):
-        for rows in rows_of(kind, {**gpu.ON_DEVICE, "bytes": 0, "copyKind": 0, "srcKind": 0, "dstKind": 0}):
-            name = gpu.copy_names(builder, rows["copyKind"], rows["srcKind"], rows["dstKind"])
-            add(rows, name, size=rows["bytes"])
-    for rows in rows_of("MEMSET", {**gpu.ON_DEVICE, "bytes": 0, "memoryKind": 0}):
-        add(rows, gpu.set_names(builder, rows["memoryKind"]), size=rows["bytes"])
+            gpu.add_device(builder, rows, name)
+    for kind, columns in (("MEMCPY", gpu.COPY), ("MEMCPY2", gpu.COPY), ("MEMSET", gpu.SET)):
+        for rows in rows_of(kind, columns):
+            gpu.add_device(builder, rows)
     for kind in ("RUNTIME", "DRIVER"):
-        for rows in rows_of(kind, {"start": None, "end": 0, "threadId": 0, "correlationId": None, "cbid": 0}):
-            names = gpu.call_names(builder, rows["cbid"], kind == "RUNTIME")
-            thread = rows["threadId"] & 0xFFFFFFFF
-            gpu.add_launches(builder, rows["start"], rows["end"], thread, rows["correlationId"], names)
+        for rows in rows_of(kind, gpu.CALL):
+            gpu.add_calls(builder, rows, kind == "RUNTIME")
     unended = _add_markers(builder, database, texts)
     builder.malformed += database.malformed
     trace = builder.finish()

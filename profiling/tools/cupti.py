@@ -36,19 +36,17 @@ if TYPE_CHECKING:
 
 _BUFFER_BYTES = 32 << 20  # about 100,000 records: few are handed over while batches run
 _FORCED = 1  # of a flush: also buffers that are not full
-_ON_DEVICE = ("start", "end", "device_id", "stream_id", "correlation_id")
-_SIZES = (
-    "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers_per_thread",
-    "static_shared_memory", "dynamic_shared_memory",
-)  # fmt: skip
-_COPY = (*_ON_DEVICE, "bytes", "copy_kind", "src_kind", "dst_kind")
-_CALL = ("start", "end", "thread_id", "correlation_id", "cbid")
-# What is read of the records of each activity, as the package names both.
-FIELDS = {
-    "CONCURRENT_KERNEL": (*_ON_DEVICE, *_SIZES, "name"), "MEMCPY": _COPY, "MEMCPY2": _COPY,
-    "MEMSET": (*_ON_DEVICE, "bytes", "memory_kind"), "RUNTIME": _CALL, "DRIVER": _CALL,
+# The columns of each activity, by the package's name of it.
+COLUMNS = {
+    "CONCURRENT_KERNEL": (*gpu.KERNEL, "name"), "MEMCPY": (*gpu.COPY,), "MEMCPY2": (*gpu.COPY,),
+    "MEMSET": (*gpu.SET,), "RUNTIME": (*gpu.CALL,), "DRIVER": (*gpu.CALL,),
 }  # fmt: skip
 _ONLY_DRIVERS = re.compile(r"only (CUDA [\d.]+ or later) driver is supported")  # the package's words
+
+
+def fields_of(kind: str) -> list[str]:
+    """The package's names of the columns: deviceId is device_id."""
+    return [re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", column) for column in COLUMNS[kind]]
 
 
 class Reading(NamedTuple):
@@ -102,7 +100,7 @@ class CuptiCapture(Capture):
     def __init__(self, directory: Path, rank: int, api: Any, synchronize: Callable[[], None]) -> None:
         self.directory, self.rank = directory, rank
         self._api, self._synchronize = api, synchronize
-        self._kinds = {int(getattr(api.ActivityKind, name)): name for name in FIELDS}
+        self._kinds = {int(getattr(api.ActivityKind, name)): name for name in COLUMNS}
         self._builder = Builder(lambda _: Inputs())
         self._lock = threading.Lock()  # CUPTI hands records over in threads of its own
         self._clocks: list[Reading] = []
@@ -120,7 +118,7 @@ class CuptiCapture(Capture):
         try:
             api.set_thread_id_type(api.ActivityThreadIdType.SYSTEM)  # as our own ranges number them
             api.activity_register_callbacks(lambda: (_BUFFER_BYTES, 0), self._take)
-            for name in FIELDS:
+            for name in COLUMNS:
                 api.activity_enable(getattr(api.ActivityKind, name))
         except (RuntimeError, api.cuptiError) as error:
             raise UserError(
@@ -137,7 +135,7 @@ class CuptiCapture(Capture):
         api = self._api
         try:
             api.activity_flush_all(_FORCED)
-            for name in FIELDS:
+            for name in COLUMNS:
                 api.activity_disable(getattr(api.ActivityKind, name))
             api.activity_flush_all(_FORCED)
         except (RuntimeError, api.cuptiError) as error:
@@ -178,31 +176,22 @@ class CuptiCapture(Capture):
                     of_kind.setdefault(kind, []).append(record)
             with self._lock:
                 for kind, some in of_kind.items():
-                    self._add(kind, zip(*map(attrgetter(*FIELDS[kind]), some), strict=True))
+                    self._add(kind, zip(*map(attrgetter(*fields_of(kind)), some), strict=True))
         except (AttributeError, TypeError, ValueError, OverflowError, UserError) as error:
             # An error would be lost in CUPTI's thread; a full disk must not end the training.
             self._problems.append(f"{len(records)} records not kept ({error})")
 
     def _add(self, kind: str, values: Iterable[tuple[Any, ...]]) -> None:
-        builder, rows = self._builder, dict(zip(FIELDS[kind], values, strict=True))
+        builder, rows = self._builder, dict(zip(COLUMNS[kind], values, strict=True))
         texts = [full_name(name or "") or gpu.UNNAMED for name in rows.pop("name", ())]
         columns = {name: np.array(column, np.int64) for name, column in rows.items()}
         if kind in ("RUNTIME", "DRIVER"):
             told = columns["end"] > 0  # CUPTI writes 0 where it does not know
             builder.malformed += int((~told).sum())
-            start, end, thread, correlation, call = (column[told] for column in columns.values())
-            names = gpu.call_names(builder, call, kind == "RUNTIME")
-            gpu.add_launches(builder, start, end, thread, correlation, names)
-            return
-        if kind == "CONCURRENT_KERNEL":
-            name = np.array(builder.names.of(texts))
-        elif kind == "MEMSET":
-            name = gpu.set_names(builder, columns["memory_kind"])
+            columns = {name: column[told] for name, column in columns.items()}
+            gpu.add_calls(builder, columns, kind == "RUNTIME")
         else:
-            kind_of_memory = columns["src_kind"], columns["dst_kind"]
-            name = gpu.copy_names(builder, columns["copy_kind"], *kind_of_memory)
-        sizes = [columns[one] for one in _SIZES if one in columns]
-        gpu.add_device(builder, name, (columns[one] for one in _ON_DEVICE), columns.get("bytes"), sizes)
+            gpu.add_device(builder, columns, np.array(builder.names.of(texts)) if texts else None)
 
     def _clock(self) -> Reading:
         """CUPTI's clock beside the epoch's: the closest of a few readings."""

@@ -122,7 +122,7 @@ def real_class(kind):
 @pytest.mark.parametrize("kind", ATTRIBUTES)
 def test_the_fakes_have_what_the_real_packages_records_have(kind):
     assert set(ATTRIBUTES[kind]) <= set(dir(real_class(kind)))
-    assert set(cupti.FIELDS[kind]) <= set(ATTRIBUTES[kind])
+    assert set(cupti.fields_of(kind)) <= set(ATTRIBUTES[kind])
 
 
 def test_what_cupti_could_not_tell_is_left_out_and_counted_and_no_thread_is_in_anothers_way(tmp_path):
