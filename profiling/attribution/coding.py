@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from profiling.cost.classify import classify, short_name
 from profiling.schemas import CLASSES
+from profiling.tables import array_of
 
 CLASS = {name: number for number, name in enumerate(CLASSES)}
 COMMUNICATION, MEMCPY, MEMSET = (CLASS[name] for name in ("communication", "memcpy", "memset"))
@@ -26,13 +27,6 @@ def short_names(names: Sequence[str], used: np.ndarray) -> list[str]:
     is_used = np.zeros(len(names), dtype=bool)
     is_used[used] = True
     return [short_name(name) if needed else "" for name, needed in zip(names, is_used.tolist(), strict=True)]
-
-
-def array_of(values: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
-    """Numbers as Arrow's, null where not ``valid``. ``pa.array`` does the same, but imports pandas."""
-    values = np.ascontiguousarray(values)
-    bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [bits, pa.py_buffer(values)])
 
 
 def text_array(texts: Iterable[str]) -> pa.Array:

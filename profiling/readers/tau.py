@@ -135,13 +135,15 @@ class _Run:
             return
         rank = node if self._rank is None else self._rank
         self.add_metric(profile.metric)
-        number = _thread_number(context, thread)
+        number, timed = _thread_number(context, thread), clock_of([profile.metric]) is not None
+
+        def of_rows(names: list[str]) -> tuple[np.ndarray, np.ndarray, pa.Array]:
+            return *(np.full(len(names), one, np.int32) for one in (rank, number)), pa.array(names)
+
         if profile.functions:
-            timed = clock_of([profile.metric]) is not None
-            functions = pa.array(profile.functions)
-            yield "intervals", intervals_table(rank, number, functions, profile.intervals, timed)
+            yield "intervals", intervals_table(*of_rows(profile.functions), profile.intervals, timed)
         if profile.events:
-            yield "atomics", atomics_table(rank, number, pa.array(profile.events), profile.atomics)
+            yield "atomics", atomics_table(*of_rows(profile.events), profile.atomics)
 
     def _is_new(self, thread: Thread, path: Path) -> bool:
         if thread in self._file_of:
@@ -189,8 +191,6 @@ _NS = 1000.0
 _LONGEST_US = 1e16
 _PIECE_BYTES = 1 << 20  # of the numbers' text that becomes a piece
 
-ScalarOrRows = int | np.ndarray  # one value for all rows, or one a row
-
 
 def parse_numbers(texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
     """(the numbers of all texts as float64, how many each holds); ValueError: something else is in them."""
@@ -222,12 +222,8 @@ def _thread_number(context: int, thread: int) -> int:
     return (context & 0x7FFF) << 16 | thread & 0xFFFF
 
 
-def _rows(value: ScalarOrRows, rows: int) -> np.ndarray:
-    return value if isinstance(value, np.ndarray) else np.full(rows, value, dtype=np.int32)
-
-
 def intervals_table(
-    rank: ScalarOrRows, thread: ScalarOrRows, functions: pa.Array, rows: np.ndarray, timed: bool = True
+    rank: np.ndarray, thread: np.ndarray, functions: pa.Array, rows: np.ndarray, timed: bool
 ) -> pa.Table:
     """Rows of calls, subcalls, exclusive and inclusive microseconds as table ``intervals``.
 
@@ -240,8 +236,8 @@ def intervals_table(
     with np.errstate(over="ignore"):
         times_ns = np.where(np.abs(times_us) < _LONGEST_US, times_us * _NS, np.nan)
     columns = {
-        "rank": _rows(rank, len(rows)),
-        "thread": _rows(thread, len(rows)),
+        "rank": rank,
+        "thread": thread,
         "function": functions,
         "calls": rows[:, 0],
         "subcalls": rows[:, 1],
@@ -251,17 +247,17 @@ def intervals_table(
     return as_table("intervals", columns)
 
 
-def atomics_table(rank: ScalarOrRows, thread: ScalarOrRows, events: pa.Array, rows: np.ndarray) -> pa.Table:
+def atomics_table(rank: np.ndarray, thread: np.ndarray, events: pa.Array, rows: np.ndarray) -> pa.Table:
     """Count, maximum, minimum, mean, sum of squares as table ``atomics``; what never happened is no row."""
     happened = rows[:, 0] > 0
     if not happened.all():
-        events, rows = events.take(array_of(np.flatnonzero(happened))), rows[happened]
-        rank, thread = (one[happened] if isinstance(one, np.ndarray) else one for one in (rank, thread))
+        events = events.take(array_of(np.flatnonzero(happened)))
+        rank, thread, rows = (one[happened] for one in (rank, thread, rows))
     count, largest, smallest, mean, squares = rows.T
     with np.errstate(invalid="ignore", over="ignore"):
         std = np.sqrt(np.maximum(squares / count - mean * mean, 0))
     columns = {
-        "rank": _rows(rank, len(rows)), "thread": _rows(thread, len(rows)), "event": events, "count": count,
+        "rank": rank, "thread": thread, "event": events, "count": count,
         "min": smallest, "max": largest, "mean": mean, "std": std,
     }  # fmt: skip
     return as_table("atomics", columns)
