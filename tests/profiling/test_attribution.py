@@ -252,3 +252,33 @@ def test_merged_traces_of_several_ranks_are_refused(tmp_path, later_us):
     else:
         with pytest.raises(UserError, match=r"rank 1"):
             rows_of(trace, tmp_path)
+
+
+def without_the_last_mark(events):
+    events.remove([event for event in events if event["name"] == "End of Batch"][-1])
+
+
+def with_an_update_behind_its_mark(events):
+    next(event for event in events if event["name"] == "Model Update")["ts"] += 35
+
+
+def with_the_devices_clock_back(events):
+    for event in events:
+        event["ts"] -= 101 * (event["cat"] == "kernel")
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "data"),
+    [
+        (without_the_last_mark, "marks_missing", {"stage": "End of Batch", "n": 2, "of": 3}),
+        (with_an_update_behind_its_mark, "stages_out_of_order", {"n": 2, "of": 12}),
+        (with_the_devices_clock_back, "begun_before_launch", {"n": 21, "of": 24, "by_ns": 1000}),
+    ],
+)
+def test_marks_and_clocks_that_are_wrong_are_findings(tmp_path, change, code, data):
+    trace, at = Trace(), 0.0
+    for _ in range(3):
+        at = training_step(trace, at)
+    change(trace.events)
+    _, converted = rows_of(trace, tmp_path)
+    assert data_of(converted.findings, code) == [data]

@@ -5,8 +5,6 @@ import pytest
 from profiling.cost.operators import (
     Cost,
     element_bytes,
-    is_bookkeeping,
-    is_primitive,
     operator_cost,
     parse_inputs,
 )
@@ -183,21 +181,3 @@ INDEX = {"Input type": ["float", "long int"], "Input Dims": [[100, 16], [5]]}
 def test_bytes_are_what_is_read_and_what_is_written(name, inputs, read, written):
     """By hand, in floats."""
     assert cost(name, inputs).bytes == 4 * (read + written)
-
-
-def test_a_list_of_tensors_counts_each():
-    lists = {
-        "Input Dims": [[[4, 4], [8]], [[4, 4], [8]], []],
-        "Input type": ["TensorList", "TensorList", "Scalar"],
-    }
-    assert cost("aten::_foreach_add_", lists) == Cost(24, 4 * 72)
-
-
-def test_composites_leave_their_work_to_what_they_call():
-    assert not is_primitive("aten::conv2d")
-    assert not is_primitive("aten::linear")
-    assert is_primitive("aten::mkldnn_convolution")
-    assert is_primitive("aten::addmm")
-    assert is_bookkeeping("aten::as_strided_")
-    assert is_bookkeeping("detach")
-    assert not is_bookkeeping("aten::add_")

@@ -1,12 +1,10 @@
 """CUPTI's own records: what a process records of itself, on a stand-in for the package."""
 
 import threading
-import time
 
 import pytest
 
 from profiling.markers import open_markers
-from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tables import read
 from profiling.tools import cupti
 from tests.builders import codes, data_of
@@ -74,15 +72,6 @@ def test_what_each_kernel_is_and_whose(recorded):
     assert first["name"].iloc[3] == "Memset (Device)" and first["bytes"].iloc[3] == 64
     assert (first["grid"].iloc[1], first["block"].iloc[1]) == ("4,2,1", "128,1,1")
     assert first["name"].iloc[5] == "(a kernel without a name)"
-
-
-def test_stages_are_marked_on_the_epoch(recorded):
-    markers = read(recorded[2], "markers").to_pandas()
-    counts = markers.groupby("name", observed=True).size()
-    assert {counts[name] for name in (FORWARD, BACKWARD, UPDATE, END_OF_BATCH)} == {BATCHES}
-    assert abs(markers["start_ns"].max() - time.time_ns()) < 60e9
-    assert set(markers["thread"]) == {threading.get_native_id()}
-    assert set(markers.loc[markers["name"] == END_OF_BATCH, "kind"]) == {"mark"}
 
 
 def test_the_device_is_waited_for_before_the_records_are_asked_for(tmp_path):

@@ -86,10 +86,11 @@ def test_a_program_that_fails_shows_its_own_traceback_and_does_not_count(tmp_pat
     assert len(batches_of(out)) == 16
 
 
-def test_a_process_that_the_program_has_forked_leaves_no_results(tmp_path, forks):
-    script = tmp_path / "forks.py"
-    script.write_text(
+def test_a_program_that_goes_elsewhere_and_forks_leaves_one_result_where_it_began(tmp_path, forks):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "goes.py").write_text(
         "import os, sys, torch\n"
+        "os.chdir('elsewhere')\n"
         "model = torch.nn.Linear(2, 2)\n"
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         "for step in range(4):\n"
@@ -98,8 +99,9 @@ def test_a_process_that_the_program_has_forked_leaves_no_results(tmp_path, forks
         "    if step == 1 and not os.fork(): sys.exit(0)\n"
         "os.wait()\n"
     )
-    printed = forks.watch("--out", tmp_path / "run", script)
-    assert printed.count("watched") == 1 and len(batches_of(tmp_path / "run")) == 4
+    printed = forks.watch("--out", "run", "goes.py", folder=tmp_path)
+    assert printed.count("watched") == 1 and manifest_of(tmp_path / "run").done
+    assert len(batches_of(tmp_path / "run")) == 4
 
 
 def test_a_run_of_which_a_rank_left_nothing_does_not_count_and_is_no_success(tmp_path, monkeypatch, capsys):
@@ -132,20 +134,6 @@ def test_results_are_not_overwritten_unasked(tmp_path):
     (out / MANIFEST).write_text("{}")
     with pytest.raises(UserError, match="already holds a run"):
         main(["--out", str(out), str(PROGRAMS / "ddp.py")])
-
-
-def test_the_folder_is_found_after_the_program_has_gone_elsewhere(tmp_path, forks, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "goes.py").write_text(
-        "import os, torch\n"
-        "os.chdir('elsewhere')\n"
-        "model = torch.nn.Linear(2, 2)\n"
-        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        "for _ in range(3): model(torch.ones(1, 2)).sum().backward(); optimizer.step()\n"
-    )
-    forks.watch("--out", "run", "goes.py", folder=tmp_path)
-    assert len(batches_of(tmp_path / "run")) == 3 and manifest_of(tmp_path / "run").done
 
 
 def test_an_environment_of_the_users_own_needs_only_what_pip_installs_there(tmp_path):

@@ -42,17 +42,6 @@ def test_accumulated_gradients_and_skipped_updates(tmp_path, forks, arguments, s
     assert (rows[STAGES] > 0).all(axis=None)
 
 
-def test_two_optimizers_of_a_gan(tmp_path, forks):
-    forks.watch("--out", tmp_path / "run", "--batches", 6, PROGRAMS / "gan.py")
-    codes = found(tmp_path / "run")
-    assert codes["stages_unseen"] == {"stages": ["load"]} and "uncertain" in codes
-    rows = batches_of(tmp_path / "run")
-    assert len(rows) == 6 and (rows[STAGES[1:]] > 0).all(axis=None) and (rows.load_ns == 0).all()
-    assert gaps(tmp_path / "run") == []
-    assert rows.images.isna().all()
-    assert manifest_of(tmp_path / "run").fields["batch"] is None
-
-
 def test_a_model_divided_by_fully_shard(tmp_path, forks):
     forks.watch("--out", tmp_path / "run", "--batches", 6, PROGRAMS / "fsdp2.py", ranks=2)
     for rank in (0, 1):
