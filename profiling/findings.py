@@ -206,7 +206,7 @@ class _Format(string.Formatter):
 
 
 def _figure(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1e4 else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1e4 or value % 1 == 0 else f"{value:.4g}"
 
 
 def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:

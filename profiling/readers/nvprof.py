@@ -284,7 +284,7 @@ class _Reader:
             self._add_row(dict(zip(self._header, cells, strict=True)), units)
 
     def _add_row(self, row: dict[str, str], units: dict[str, str]) -> None:
-        if "Time(%)" in row and "Calls" in row:
+        if row.keys() >= {"Time(%)", "Calls", "Name"}:
             group = row.get("Type", self._group)
             if self._in_ranges and group != "Range":
                 return  # work and calls again, by range: counted already
