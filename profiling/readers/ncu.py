@@ -52,6 +52,10 @@ _NONE = (math.nan, "")
 Values = dict[str, tuple[float, str]]  # by metric: value and unit
 
 
+def _is_header(cells: list[str]) -> bool:
+    return "Kernel Name" in cells and (cells[0] == "ID" or {"Invocations", "Metric Name"} <= set(cells))
+
+
 def recognise(path: Path, head: bytes) -> bool:
     """Whether a text is Nsight Compute's CSV: its columns' names are in it."""
     return any(
@@ -98,9 +102,7 @@ class _Reader:
     """The launches of a CSV, one by one, and sums over them: a summary's activities, what was not counted."""
 
     def __init__(self, path: Path) -> None:
-        self.blocks = printed.Blocks(
-            path, lambda cells: "Kernel Name" in cells and (cells[0] == "ID" or "Invocations" in cells)
-        )
+        self.blocks = printed.Blocks(path, _is_header)
         # ncu prints numbers as the user's language has them: 12,5.
         lines = read_head(path).decode("utf-8", "replace").splitlines()
         self._comma = any(
