@@ -216,10 +216,11 @@ class Spreads:
             self._values.setdefault((name, kernel), array("d")).append(value)
 
     def metrics(self) -> list[Metric]:
-        return [
-            Metric(*key, len(values), min(values), max(values), float(np.mean(values)), float(np.std(values)))
-            for key, values in self._values.items()
-        ]
+        with np.errstate(over="ignore", invalid="ignore"):
+            return [
+                Metric(*key, len(some), min(some), max(some), float(np.mean(some)), float(np.std(some)))
+                for key, some in self._values.items()
+            ]
 
 
 class Launch(NamedTuple):

@@ -125,8 +125,8 @@ class _Run:
         yield from tables.pieces()
         self._snapshots += [one for one in reader.snapshots if self._file_of.get(one[0], path) == path]
         if reader.unended:
-            last = {"last": name for _, name, _ in reader.snapshots[-1:]}
-            self.findings.append(Finding("recording_cut_short", data=last))
+            last = reader.snapshots[-1][1] if reader.snapshots else ""
+            self.findings.append(Finding("recording_cut_short", data={"last": last}))
 
     def _text_profile(self, path: Path) -> Iterator[tuple[str, pa.Table]]:
         profile = read_text(path)
