@@ -88,7 +88,6 @@ class Nvprof(SwitchedOn):
     reader = "profiling.readers.nvprof"
     modes: ClassVar = {
         "auto": "every kernel, copy and marker with its times, as a database",
-        "trace": "the same",
         "timing": "only summaries of kernels and calls: the least overhead",
         "metrics": "occupancy, IPC, load and store efficiency, and memory use of each kernel (kernels are "
         "replayed)",

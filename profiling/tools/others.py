@@ -75,25 +75,19 @@ class Vtune(Profiler):
         "hw-hotspots": "the same with hardware counters, which need permission",
         "memory-access": "memory traffic and memory stalls",
         "uarch": "stalls of the processor's pipeline (uarch-exploration)",
-        "aps": "Application Performance Snapshot: one page per run, kept as written (--keep-raw)",
     }
     writes = (_REPORT,)
 
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
-        """The command under vtune or aps; Symbols are looked up later (:func:`finish`)."""
-        result = str(directory / _RESULT)
-        if options.mode == "aps":
-            return ["aps", f"--result-dir={result}", *command]
+        """The command under vtune; symbols are looked up later (:meth:`finish`)."""
         analysis = _ANALYSES.get(options.mode, options.mode)
-        words = ["vtune", "-collect", analysis, "-result-dir", result, "-quiet"]
+        words = ["vtune", "-collect", analysis, "-result-dir", str(directory / _RESULT), "-quiet"]
         words += ["-knob", "sampling-mode=hw"] if options.mode == "hw-hotspots" else []
         # The ranks of a node would else all look up symbols at once, while others still compute.
         return [*words, "-finalization-mode=none", "--", *command]
 
     def finish(self, directory: Path, options: Options) -> list[Step]:
         result, report = directory / _RESULT, directory / _REPORT
-        if options.mode == "aps":
-            return [Step(["aps", f"--report={result}"], result, directory / "aps.txt", directory / "aps.txt")]
         kind = "hw-events" if options.mode in ("memory-access", "uarch") else "hotspots"
         done = directory / "finalized.txt"
         words = ["vtune", "-report", kind, "-result-dir", str(result)]

@@ -46,7 +46,6 @@ TOKENS = {
     ("vtune", Options("hw-hotspots")):
         ["vtune", "-collect", "hotspots", "-result-dir", f"{RAW}/vtune", "-quiet", "-knob",
          "sampling-mode=hw", "-finalization-mode=none", "--"],
-    ("vtune", Options("aps")): ["aps", f"--result-dir={RAW}/vtune"],
     ("horovod", Options()): [],
     ("none", Options()): [],
 }  # fmt: skip
