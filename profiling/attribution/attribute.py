@@ -34,16 +34,10 @@ from profiling.schemas import CLASSES, DIRECTIONS, END_OF_BATCH
 from profiling.tables import Converted, as_table, collect
 
 
-def attribute(
-    trace: Trace,
-    rank: int | None = None,
-    first_batch: int | None = None,
-    name_operators: Callable[[Events, Context], Context] = lambda events, context: context,
-) -> Converted:
+def attribute(trace: Trace, rank: int, first_batch: int) -> Converted:
     """All that :func:`attribute_in_windows` gives, as a whole."""
     findings: list[Finding] = []
-    pieces = attribute_in_windows(trace, findings, rank, first_batch, name_operators)
-    return collect(pieces, findings)
+    return collect(attribute_in_windows(trace, findings, rank, first_batch), findings)
 
 
 def attribute_in_windows(

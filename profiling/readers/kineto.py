@@ -31,7 +31,6 @@ _CATEGORY = re.compile(
     rb'"cat"\s*:\s*"'
     rb'(cpu_op|Operator|user_annotation|python_function|gpu_mem(cpy|set)|[kK]ernel|cuda_runtime|Runtime)"'
 )
-_LEGACY = re.compile(rb'"pid"\s*:\s*"CPU functions"')  # written by builds without Kineto
 
 
 def recognise(path: Path, head: bytes) -> bool:
@@ -40,7 +39,7 @@ def recognise(path: Path, head: bytes) -> bool:
     if start == b"{" and b'"schemaVersion"' in head and _PROPERTIES.search(head):
         return True  # also if it ends before its events
     is_list = start == b"[" or (start == b"{" and b'"traceEvents"' in head)
-    return is_list and (_CATEGORY.search(head) is not None or _LEGACY.search(head) is not None)
+    return is_list and _CATEGORY.search(head) is not None
 
 
 def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:
@@ -134,7 +133,6 @@ _CATEGORIES = {
 }  # fmt: skip
 _ALLOCATION = "[memory]"
 _LAYER_PREFIX = "nn.Module: "
-_LEGACY_PROCESS = "CPU functions"  # of builds without Kineto: a bare list of operators, without categories
 # In microseconds; with both, an event's end in nanoseconds fits 63 bits beside a base of 4e18.
 _LATEST, _LONGEST = 4e15, 4e14
 # They hold no work of their own: links, ranges that others hold too, waits, what the profiler itself took.
@@ -232,8 +230,6 @@ def _add_chunk(builder: Builder, chunk: list[Any], unread: Unread) -> None:
             continue
         elif category is not None:
             unread[str(category), str(event.get("pid"))] += 1
-        elif event.get("pid") == _LEGACY_PROCESS:
-            groups[_OLD].append(event)
         elif _repaired(event) is not None:
             unread[_NO_CATEGORY, str(event.get("pid"))] += 1
         else:

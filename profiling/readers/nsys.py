@@ -6,7 +6,6 @@ columns vary. Times count from the start of the session, which is in a separate 
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -192,24 +191,11 @@ class _Reader:
 
     def _split(self, rows: Columns, key: str) -> Iterator[tuple[Builder, int, Columns]]:
         process = rows[key] >> 24
-        if not process.all():  # some releases do not say whose a kernel is
-            process = np.where(process == 0, self._only_process, process)
         alone = len(process) > 0 and bool((process == process[0]).all())
         for number in [int(process[0])] if alone else distinct(process).tolist():
             builder = self._builders.setdefault(number, Builder(lambda _: Inputs()))
             mask = process == number
             yield builder, number, rows if alone else {name: column[mask] for name, column in rows.items()}
-
-    @cached_property
-    def _only_process(self) -> int:
-        """The number of the one process that called CUDA or opened ranges; 0 if it is not one."""
-        processes: set[int] = set()
-        for table in (_CALLS, _RANGES):
-            if self.database.has(table, "globalTid"):
-                for rows in self.database.integers(table, {"globalTid": 0}):
-                    processes.update(distinct(rows["globalTid"] >> 24).tolist())
-        processes.discard(0)
-        return processes.pop() if len(processes) == 1 else 0
 
     def _add_ranges(self) -> None:
         """Add NVTX's ranges and marks; texts stand in the row, or are numbered, or both."""

@@ -83,10 +83,6 @@ def test_kernels_without_times_are_left_out_and_counted(tmp_path):
 
 
 VARIANTS = {
-    "kernels of no process": ["alter table CUPTI_ACTIVITY_KIND_KERNEL drop column globalPid"],
-    "a kernel of no process": [
-        "update CUPTI_ACTIVITY_KIND_KERNEL set globalPid = null where correlationId = 1"
-    ],
     "short names only": ["update CUPTI_ACTIVITY_KIND_KERNEL set demangledName = null, mangledName = null"],
     "texts by number only": ["alter table NVTX_EVENTS drop column text"],
     "started and ended ranges": ["update NVTX_EVENTS set eventType = 60 where eventType = 59"],

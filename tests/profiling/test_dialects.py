@@ -6,7 +6,6 @@ import json
 import pytest
 
 from profiling.tools import recognise, tool
-from tests.builders import data_of
 from tests.profiling.traces import Trace, tensors, training_step
 
 read = tool("torch").read
@@ -198,20 +197,3 @@ def test_message_sizes_of_both_vocabularies(tmp_path, word):
     trace.kernel("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 5, 30, 50)
     rows, _ = rows_of(trace.write(tmp_path / "trace.json"))
     assert [(row["class"], row["bytes"], row["rank"]) for row in rows] == [("communication", 80, 3)]
-
-
-def test_a_build_without_kineto_writes_a_bare_list_of_operators(tmp_path):
-    """As conda-forge's packages did, and ``use_kineto=False`` does."""
-    event = {"ph": "X", "tid": 1, "pid": "CPU functions", "args": {}}
-    told = [("Optimizer.step#SGD.step", 400, 90), ("aten::conv2d", 10, 80), ("aten::convolution", 12, 70),
-            ("ConvolutionBackward0", 200, 100), ("aten::convolution_backward", 210, 80),
-            ("aten::_foreach_add_", 410, 50)]  # fmt: skip
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps([{**event, "name": name, "ts": ts, "dur": dur} for name, ts, dur in told]))
-    assert recognise(path) == "torch"
-    rows, converted = rows_of(path)
-    assert [(row["name"], row["direction"]) for row in rows] == [
-        ("aten::convolution", "none"), ("aten::convolution_backward", "bprop"),
-        ("aten::_foreach_add_", "update"),
-    ]  # fmt: skip
-    assert data_of(converted.findings, "not_recorded") == [{"what": "input shapes"}]
