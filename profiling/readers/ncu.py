@@ -195,13 +195,14 @@ class _Reader:
 
 
 def _launch(facts: Mapping[str, str], values: Values) -> printed.Launch:
-    name, device = facts["Kernel Name"], _first(values, "launch__device_id")
+    name, named = facts["Kernel Name"], printed.whole_number(facts.get("Device", ""), 9)
+    device = values.get("launch__device_id", (named, ""))[0]
     operator, direction = _operator(" ".join(facts[key] for key in facts if "Push/Pop_Range" in key))
     traffic = [values[key][0] for key in _TRAFFIC if key in values]
     return printed.Launch(
         name,
         duration_ns=_first(values, *_DURATIONS),
-        device=int(device) if device == device else max(0, printed.whole_number(facts.get("Device", ""), 9)),
+        device=int(device) if 0 <= device < 1 << 31 else 0,
         stream=printed.whole_number(facts.get("Stream", "")),
         grid=_sizes(values, "launch__grid_dim", facts.get("Grid Size", "")),
         block=_sizes(values, "launch__block_dim", facts.get("Block Size", "")),
@@ -245,6 +246,6 @@ def _sizes(values: Values, prefix: str, text: str) -> str:
     """``x,y,z`` of metrics, or of a text such as ``(256, 1, 1)``."""
     sizes = re.findall(r"\d+", text)
     of_metrics = [values.get(f"{prefix}_{axis}", _NONE)[0] for axis in "xyz"]
-    if not any(map(math.isnan, of_metrics)):
+    if all(map(math.isfinite, of_metrics)):
         sizes = [str(int(value)) for value in of_metrics]
     return ",".join(sizes) if len(sizes) == 3 else ""
