@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import fmean
 from typing import Any, cast
 
 from pydantic import BaseModel
@@ -169,11 +168,8 @@ def print_plan(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: S
     """Print the runs that are not done, with their exact commands; returns how many cannot start."""
     console = Console(stderr=True)
     planned = plan(execution, sweep_runs)
-    done = [execution.done(each) for each in planned.possible if each not in planned.todo]
-    done_s = [store.read_record(each / store.MANIFEST, Manifest).seconds for each in done]
     todo = len(planned.todo)
-    left = f" ({progress.in_words(todo * fmean(done_s))})" if todo and done_s else ""
-    say(console, f"{execution.directory}: to do: {todo}{left}, done: {len(done_s)}", "bold")
+    say(console, f"{execution.directory}: to do: {todo}, done: {len(planned.possible) - todo}", "bold")
     progress.print_excluded(console, excluded)
     planned.print_impossible(console)
     progress.print_commands([(each, execution.processes(each)) for each in planned.todo])

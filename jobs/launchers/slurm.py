@@ -84,16 +84,12 @@ class Slurm(OnNodes):
                     f"{site}, or submit with --gpus-per-node={asked}"
                 )
         ranks, cpus = run.ranks_per_node, self._cpus
-        if cpus < ranks <= self.node_cpus:
-            yield (
-                f"{ranks} ranks per node requested, but the job has {cpus} of {self.node_cpus} CPUs; "
-                "submit with --exclusive"
-            )
         if ranks > cpus:
-            yield (
-                f"{ranks} ranks per node requested, but a node has {cpus} CPUs: set gpus_per_node to at most "
-                f"{cpus} in the sweep (on nodes with GPUs: gpus_per_node in the site file {site})"
-            )
+            why = f"a node has {cpus} CPUs: set gpus_per_node to at most {cpus} in the sweep "
+            why += f"(on nodes with GPUs: gpus_per_node in the site file {site})"
+            if ranks <= self.node_cpus:
+                why = f"the job has {cpus} of {self.node_cpus} CPUs; submit with --exclusive"
+            yield f"{ranks} ranks per node requested, but {why}"
         # In a container the data may be elsewhere, and modules that a job loads bring programs.
         outside = self.site.container is None
         node = Node(
