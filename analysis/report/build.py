@@ -21,9 +21,9 @@ from analysis.report import (
     scaling,
     stragglers,
 )
-from analysis.report import studies as drawn
 from analysis.report.base import Content, Context, SectionKind, as_view, in_a_line, portable
 from analysis.report.render import Cell, Chapter, Filter, Heading, Line, Page, Row, Section, TableView
+from analysis.report.studies import charts as study_charts
 from jobs.run_fields import FACTOR, as_text
 from jobs.store import Facts, Manifest
 from profiling.findings import Finding, lines, merged
@@ -251,5 +251,5 @@ def _of_study(id: str, result: studies.Result, content: Answer) -> Section:
     views = [as_view(part, f"{id}-table-{number}") for number, part in enumerate(content.parts or ())]
     notes = lines([*content.verdict, *result.findings])
     heading = studies.STUDIES[result.manifest.study].question
-    charts = drawn.charts(id, result.manifest.study, pd.DataFrame(content.rows))
+    charts = study_charts(id, result.manifest.study, pd.DataFrame(content.rows))
     return Section(id, heading, studies.timing(result.manifest), charts, views, notes)

@@ -36,7 +36,8 @@ def test_jobs_whose_ports_are_the_same_do_not_meet(monkeypatch):
     assert [ask(HOST, name, 1, soon()) for name in ("job-two", "job-one")] == [2, 1]
 
 
-def test_other_programs_on_the_ports_are_passed_over():
+def test_other_programs_on_the_ports_are_passed_over(monkeypatch):
+    monkeypatch.setattr(rendezvous, "_ANSWER_S", 0.5)
     name = "b" * 64
     silent, chatty = (socket.create_server(("", port)) for port in candidates(name)[:2])
     with silent, chatty, ThreadPoolExecutor(1) as pool:
@@ -48,11 +49,9 @@ def test_other_programs_on_the_ports_are_passed_over():
         assert asking.result() == 4712
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
-def test_a_missing_rank_0_is_one_line_that_names_the_host(host):
-    with pytest.raises(UserError, match=f"rank 3 did not find rank 0 on {host}") as error:
-        ask(host, "nobody", 3, soon(0.3))
-    assert "\n" not in str(error.value)
+def test_a_missing_rank_0_is_one_line_that_names_the_host():
+    with pytest.raises(UserError, match=rf"^rank 3 did not find rank 0 on {HOST} \(.*refused\).*"):
+        ask(HOST, "nobody", 3, soon(0.3))
 
 
 def test_two_jobs_at_once_have_a_store_each():
