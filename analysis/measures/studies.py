@@ -95,7 +95,7 @@ class Result:
 
     def _medians(self, name: str, unit: str, values: Mapping[Case, np.ndarray]) -> pd.DataFrame:
         found = {case: estimates.median_in_run(some) for case, some in values.items()}
-        rows = {case: (one.value, one.low, one.high) for case, one in found.items()}
+        rows = {case: (median.value, median.low, median.high) for case, median in found.items()}
         ends = [name + unit, f"{name}_low{unit}", f"{name}_high{unit}"]
         return pd.DataFrame([rows.get(case, (np.nan,) * 3) for case in self.cases], self.cases, ends)
 
@@ -227,18 +227,18 @@ def _capacity(result: Result) -> Answer:
         reason=notes.reindex(pd.MultiIndex.from_frame(rows[CASE])).to_numpy(),
     )
     size = rows["convolutions"] + rows["linears"]
-    one = rows.loc[size[~over_two].sort_values(kind="stable").index].reset_index(drop=True)
+    alone = rows.loc[size[~over_two].sort_values(kind="stable").index].reset_index(drop=True)
     two = rows[over_two]
     chosen = two[two["chosen"].astype(bool)]
-    fit, lacking = one.index[one["fits"]], one.index[~one["fits"]]
-    one.loc[fit[-1:], "boundary"] = LARGEST
-    one.loc[lacking[:1], "boundary"] = SMALLEST
+    fit, lacking = alone.index[alone["fits"]], alone.index[~alone["fits"]]
+    alone.loc[fit[-1:], "boundary"] = LARGEST
+    alone.loc[lacking[:1], "boundary"] = SMALLEST
     step = ["step_ms", "step_low_ms", "step_high_ms", "step_on_devices"]
     for layers, sides in chosen.groupby("layers"):  # of what does not fit on one device, that on two
-        one.loc[one["layers"] == layers, step] = sides[step].iloc[0].to_numpy()
+        alone.loc[alone["layers"] == layers, step] = sides[step].iloc[0].to_numpy()
     verdict = Finding("study_limit_not_found", data={"why": "none fits" if len(lacking) else "all fit"})
     if len(fit) and len(lacking):
-        largest, smallest = one.loc[fit[-1]], one.loc[lacking[0]]
+        largest, smallest = alone.loc[fit[-1]], alone.loc[lacking[0]]
         verdict = Finding("study_limit", data={"fits": largest["layers"], "fails": smallest["layers"]})
         if fit[-1] > lacking[0]:
             why = f"{smallest['layers']} fails, {largest['layers']} fits: {smallest['reason']}"
@@ -246,13 +246,13 @@ def _capacity(result: Result) -> Answer:
     sizes, settings = ("base_bytes", "peak_memory_bytes", "free_bytes"), result.manifest.settings
     shape = ", ".join(str(settings.get(name)) for name in ("batch", "image_size", "image_size"))
     shown = columns(_CAPACITY, "layers", "fits", "boundary", "step_ms", "step_on_devices", *sizes, "reason")
-    title = f"What fits in {digits(one['limit_bytes'].max() / _MIB)} MiB of {_devices(one[:1])}"
-    parts = [Part(title, one, shown, f"{timing(result.manifest)} Batch, height, width: {shape}.")]
+    title = f"What fits in {digits(alone['limit_bytes'].max() / _MIB)} MiB of {_devices(alone[:1])}"
+    parts = [Part(title, alone, shown, f"{timing(result.manifest)} Batch, height, width: {shape}.")]
     if len(two):
         shown = columns(_CAPACITY, "layers", "device", "convolutions", "linears", "own_ms", *sizes)
         title = f"On two devices, {settings.get('balance')} balanced"
         parts.append(Part(title, chosen if len(chosen) else two, shown))
-    return Answer(pd.concat([one, two]), _CAPACITY, parts, verdict=[verdict])
+    return Answer(pd.concat([alone, two]), _CAPACITY, parts, verdict=[verdict])
 
 
 # --- layers -------------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ def _costs(result: Result) -> Answer:
 def _bounds(devices: pd.Series, measured: pd.DataFrame, own: Path | None) -> pd.DataFrame:
     """The datasheet's peaks (fp32) and the measured ones of each row's device."""
     sheets = {device: peaks.find(device, own) for device in devices.unique()}
-    known = {name: (one.flops_per_s.get("fp32"), one.bytes_per_s) for name, one in sheets.items() if one}
+    known = {name: (peak.flops_per_s.get("fp32"), peak.bytes_per_s) for name, peak in sheets.items() if peak}
     datasheet = pd.DataFrame.from_dict(known, "index", columns=peaks.PEAKS[:2], dtype=float)
     both = datasheet.join(measured[["flops_per_s", "bytes_per_s"]].add_prefix("measured_"), how="outer")
     return both.reindex(devices).set_axis(devices.index)
