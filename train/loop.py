@@ -15,9 +15,9 @@ from jobs.run import Run
 from profiling.markers import Markers
 from profiling.step_clock import Clock
 from profiling.tools import Capture, switch
+from train.loaders import Batch
 from train.step import Step
 
-Batch = tuple[torch.Tensor, torch.Tensor]  # images (N, 3, H, W), labels (N,)
 INSTANTS = 6  # a batch: it begins, forward begins, backward begins, update begins, update ends, it ends
 
 

@@ -1,20 +1,22 @@
 """Data loaders, one file per kind; :mod:`jobs.loaders` lists them."""
 
+from abc import abstractmethod
+from collections.abc import Iterator
 from importlib import import_module
-from typing import Protocol
 
 import torch
 
 from jobs.loaders import LOADERS
 from jobs.run import Run
 
+Batch = tuple[torch.Tensor, torch.Tensor]
 
-class Loader(Protocol):
+
+class Loader(Iterator[Batch]):
     """What the training loop asks of a loader: an endless iterator over full batches on the rank's device."""
 
-    def __iter__(self) -> "Loader": ...
-
-    def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
+    @abstractmethod
+    def __next__(self) -> Batch:
         """(images (batch, 3, H, W), normalised, in the model's layout; labels (batch,) int64).
 
         Images are float32; of DALI on a GPU float16 where autocast would make that of them.

@@ -6,12 +6,11 @@ from typing import Any
 import torch
 
 from jobs.run import Run
+from train.loaders import Batch
 from train.loaders.dataset import MEAN, STD
 
-Batch = tuple[torch.Tensor, torch.Tensor]
 
-
-class Ahead:
+class Ahead(Iterator[Batch]):
     """Batches on a GPU, of batches on the host.
 
     Args:
@@ -30,9 +29,6 @@ class Ahead:
         self._batches, self._device, self._finish, self._cuda = batches, device, finish, cuda
         self._stream = cuda.Stream(device)
         self._next: tuple[Batch, Any] | None = None
-
-    def __iter__(self) -> "Ahead":
-        return self
 
     def __next__(self) -> Batch:
         (images, labels), copied = self._next or self._fetch()

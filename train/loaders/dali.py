@@ -14,17 +14,9 @@ from jobs.loaders import DALI, LOADERS
 from jobs.run import Run
 from profiling.errors import UserError
 from profiling.workers import cores
-from train.loaders import records
+from train.loaders import Batch, Loader, records
 from train.loaders.ahead import Ahead
-from train.loaders.dataset import (
-    CROP_AREA,
-    CROP_ASPECT,
-    MEAN,
-    STD,
-    Sample,
-    data_seed,
-    find_samples,
-)
+from train.loaders.dataset import CROP_AREA, CROP_ASPECT, MEAN, STD, Sample, data_seed, find_samples
 
 _HOPPER = (9, 0)
 # As DALI's own example for ImageNet has them; for each thread they take the bytes below.
@@ -37,7 +29,7 @@ _MOST_MEMORY = 0.1  # of a GPU's, which batches need too
 _SHUFFLE_BUFFER = 4096  # records held to draw from, where the reader cannot jump in a file
 
 
-class PipelineBatches:
+class PipelineBatches(Loader):
     """Batches of a DALI pipeline, on the device."""
 
     def __init__(self, run: Run, rank: int, device: torch.device, samples: Sequence[Sample]) -> None:
@@ -56,13 +48,10 @@ class PipelineBatches:
         copied = device.type == "cuda" and run.loader == "dali-cpu"
         self._ready = Ahead(self._pinned(), device, lambda images: images) if copied else self._batches()
 
-    def __iter__(self) -> "PipelineBatches":
-        return self
-
-    def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def __next__(self) -> Batch:
         return next(self._ready)
 
-    def _batches(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _batches(self) -> Iterator[Batch]:
         """Batches where DALI leaves them: on the GPU, or on the host."""
         while True:
             try:
@@ -71,12 +60,10 @@ class PipelineBatches:
                 raise _as_ours(error) from error
             images = batch["images"]
             # DALI has written them as NHWC: seen as NCHW that is channels_last, and nothing is copied.
-            yield (
-                images.permute(0, 3, 1, 2) if self._channels_last else images,
-                batch["labels"].flatten().long(),
-            )
+            images = images.permute(0, 3, 1, 2) if self._channels_last else images
+            yield images, batch["labels"].flatten().long()
 
-    def _pinned(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _pinned(self) -> Iterator[Batch]:
         """Batches in pinned memory, of which a GPU copies by itself; DALI's own on the host is pageable."""
         for images, labels in self._batches():
             yield images.pin_memory(), labels.pin_memory()

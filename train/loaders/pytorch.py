@@ -16,16 +16,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from jobs.run import Run
 from profiling.errors import UserError
+from train.loaders import Batch, Loader
 from train.loaders.ahead import Ahead, normaliser
-from train.loaders.dataset import (
-    CROP_AREA,
-    CROP_ASPECT,
-    MEAN,
-    STD,
-    Sample,
-    data_seed,
-    find_samples,
-)
+from train.loaders.dataset import CROP_AREA, CROP_ASPECT, MEAN, STD, Sample, data_seed, find_samples
 from train.models import import_torchvision
 
 
@@ -78,7 +71,7 @@ class Endless(Sampler):
             yield from torch.randperm(self._count, generator=generator).tolist()
 
 
-class LoaderBatches:
+class LoaderBatches(Loader):
     """Batches of a DataLoader, on the device."""
 
     def __init__(self, run: Run, rank: int, device: torch.device, samples: Sequence[Sample]) -> None:
@@ -101,13 +94,10 @@ class LoaderBatches:
         on_host = self._on_host()
         self._ready = Ahead(on_host, device, normaliser(run, device)) if on_gpu else on_host
 
-    def __iter__(self) -> "LoaderBatches":
-        return self
-
-    def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def __next__(self) -> Batch:
         return next(self._ready)
 
-    def _on_host(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _on_host(self) -> Iterator[Batch]:
         while True:
             try:
                 with one_thread() if self._here else nullcontext():

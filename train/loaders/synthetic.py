@@ -3,12 +3,13 @@
 import torch
 
 from jobs.run import Run
+from train.loaders import Batch, Loader
 from train.loaders.ahead import memory_format
 from train.loaders.dataset import data_seed
 from train.models import CLASSES
 
 
-class Synthetic:
+class Synthetic(Loader):
     """The same random batch, for ever."""
 
     def __init__(self, run: Run, rank: int, device: torch.device) -> None:
@@ -18,14 +19,8 @@ class Synthetic:
         self._images = images.contiguous(memory_format=memory_format(run))
         self._labels = torch.randint(CLASSES, (run.rank_batch,), generator=generator).to(device)
 
-    def __iter__(self) -> "Synthetic":
-        return self
-
-    def __next__(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def __next__(self) -> Batch:
         return self._images, self._labels
-
-    def close(self) -> None:
-        return None
 
 
 def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> Synthetic:
