@@ -57,8 +57,7 @@ class Network(_Part):
         default=None, description="its InfiniBand device, e.g. mlx5_0 (or mlx5_0,mlx5_1)"
     )
     gbit_per_s: Annotated[float, Field(gt=0)] | None = Field(
-        default=None,
-        description="its nominal bandwidth per GPU, shown beside the measured one",
+        default=None, description="its nominal bandwidth per GPU, shown beside the measured one"
     )
     variables: Variables = Field(default={}, description="more variables to set for it")
 

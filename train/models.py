@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from jobs.run import model_names
 from profiling.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -50,12 +51,6 @@ def declare_missing_operators() -> None:
         _KEPT.append(library)
 
 
-def model_names() -> list[str]:
-    """The names a run may give: torchvision's classification models."""
-    models = import_torchvision().models
-    return models.list_models(module=models)
-
-
 def build_model(name: str, classes: int = CLASSES) -> "torch.nn.Module":
     """A torchvision classification model with random weights.
 
@@ -63,8 +58,8 @@ def build_model(name: str, classes: int = CLASSES) -> "torch.nn.Module":
         UserError: there is none of this name (the nearest is named), or its output is not one score a class.
     """
     models = import_torchvision().models
-    if name not in model_names():
-        raise UserError(f"no torchvision classification model {name!r}{did_you_mean(name, model_names())}")
+    if name not in (names := model_names()):
+        raise UserError(f"no torchvision classification model {name!r}{did_you_mean(name, names)}")
     # Two old models return auxiliary scores unless told otherwise, and draw their weights slowly.
     extra = {"aux_logits": False, "init_weights": True} if name in ("googlenet", "inception_v3") else {}
     return models.get_model(name, weights=None, num_classes=classes, **extra)

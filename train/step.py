@@ -134,16 +134,10 @@ class GraphedStep(Step):
         return self._loss
 
     def backward(self, loss: torch.Tensor) -> None:
-        if not self._graphs:
-            super().backward(loss)
-        else:
-            self._graphs[1].replay()
+        self._graphs[1].replay() if self._graphs else super().backward(loss)
 
     def update(self) -> None:
-        if not self._graphs:
-            super().update()
-        else:
-            self._graphs[2].replay()
+        self._graphs[2].replay() if self._graphs else super().update()
 
     def _capture(self) -> None:
         """Record the stages, which does not run them."""
