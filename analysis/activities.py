@@ -9,10 +9,12 @@
 All recorded launches are counted, as in nvprof's summary, including those of warmup; analysis.kernels leaves
 warmup out. With --shares, PATH may be a CSV table of the first rows of printed summaries
 (gpus,batch,time_pct,time_s,calls,avg_s,min_s,max_s,kernel); its percentages are used as printed. For logs,
-the number of GPUs and the batch size come from command lines (-b 16) or paths (4gpus/b16.txt).
+the number of GPUs and the batch size come from command lines (-b 16) or paths (4gpus/b16.txt), or from
+--field.
 """
 
 import argparse
+import re
 from pathlib import Path
 
 from analysis.display import output
@@ -40,6 +42,21 @@ def _load(arguments: argparse.Namespace) -> Study:
         return Study(path)
 
 
+def _field(given: list[str] | None, study: Study) -> dict[str, str]:
+    """``["gpus=RE"]`` as ``{"world_size": "RE"}``."""
+    fields = {"gpus": "world_size", "batch": "batch"}
+    patterns = {}
+    for one in given or ():
+        name, pattern = one.partition("=")[::2]
+        try:
+            if name not in fields or not re.compile(pattern).groups:
+                raise UserError("--field needs gpus=REGEX or batch=REGEX, with the number in parentheses")
+        except re.error as error:
+            raise UserError(f"--field {name}={pattern} is no regular expression: {error}") from None
+        patterns[fields[name]] = pattern
+    return patterns
+
+
 def _draw(answer: Answer, arguments: argparse.Namespace) -> None:
     if arguments.chart is None:
         return
@@ -54,6 +71,10 @@ main = Command(
     __doc__,
     levels("rank", "step"),
     flag("--shares", action="store_true", help="shares of communication and copies, by GPUs and batch size"),
+    flag(
+        "--field", _field, action="append", metavar="NAME=REGEX",
+        help="for nvprof's logs: regular expression that finds gpus or batch, e.g. gpus='node_(\\d+)'",
+    ),
     top("rows of each type [all; table: 25]"),
     flag(
         "--chart", of_study=True, type=Path, metavar="FILE",

@@ -1,7 +1,8 @@
 """Summaries as tools print them: GPU activities and their shares; functions and counters of a run."""
 
+import pstats
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -248,8 +249,12 @@ def logs_in(folder: Path) -> list[Path]:
     return found
 
 
-def fields_of_logs(study: Study, runs: Sequence[str]) -> pd.DataFrame:
-    """Number of GPUs and batch size of logs, by their names, as far as they are known."""
+def fields_of_logs(study: Study, runs: Sequence[str], patterns: Mapping[str, str]) -> pd.DataFrame:
+    """Number of GPUs and batch size of logs, by their names, as far as they are known.
+
+    Args:
+        patterns: field -> regular expression with a group, instead of :data:`_OF_LOG`'s.
+    """
     fields: dict[str, dict[str, int]] = {}
     for run in runs:
         log = study.path if study.path.is_file() else study.path / run
@@ -257,9 +262,11 @@ def fields_of_logs(study: Study, runs: Sequence[str]) -> pd.DataFrame:
         command = re.search(r"command: (.*)", text)
         texts = [*([command[1]] if command else []), run]
         fields[run] = {}
-        for name, pattern in _OF_LOG.items():
-            if match := next(filter(None, (re.search(pattern, text) for text in texts)), None):
-                fields[run][name] = int("".join(filter(None, match.groups())))
+        for name, pattern in (_OF_LOG | dict(patterns)).items():
+            match = next(filter(None, (re.search(pattern, text) for text in texts)), None)
+            digits = "".join(filter(None, match.groups())) if match else ""
+            if digits.isdecimal():
+                fields[run][name] = int(digits)
             else:
                 study.log.note("not_recorded", run, what=name)
     return pd.DataFrame(fields, dtype=object).T
@@ -306,12 +313,19 @@ def _of_file(study: Study, path: Path, by: Sequence[str]) -> pd.DataFrame:
 
 
 @measure(COLUMNS)
-def activities(study: Study, by: Sequence[str] = (), shares: bool = False, top: int | None = None) -> Answer:
+def activities(
+    study: Study,
+    by: Sequence[str] = (),
+    shares: bool = False,
+    field: Mapping[str, str] | None = None,
+    top: int | None = None,
+) -> Answer:
     """The activities of each run, or of a file, as nvprof prints them; or their shares.
 
     Args:
         by: rows for each rank, step.
         shares: of communication and copies, by number of GPUs and batch size.
+        field: of logs, see :func:`fields_of_logs`.
         top: so many rows of each type.
 
     Raises:
@@ -322,7 +336,7 @@ def activities(study: Study, by: Sequence[str] = (), shares: bool = False, top: 
         rows = activities_of(study, by) if study.loaded else of_path(study, by)
         if shares:
             runs = list(rows["run"].unique())
-            known = fields_of(study) if study.loaded else fields_of_logs(study, runs)
+            known = fields_of(study) if study.loaded else fields_of_logs(study, runs, field or {})
             printed = shares_of(rows, known.reindex(runs))
     if printed is not None:
         return Answer(printed, SHARES, title="Share of GPU activity time", caption=_CAPTION)
@@ -368,7 +382,8 @@ def functions(study: Study, by: Sequence[str] = (), top: int | None = None) -> A
     Raises:
         UserError: nothing below the path holds functions or counters.
     """
-    sums = sums_of_tools(study)
+    cprofile = study.path.suffix in (".prof", ".pstats") and study.path.exists()
+    sums = {"intervals": _of_cprofile(study.path)} if cprofile else sums_of_tools(study)
     found = [
         sums[table].rename(columns={column: "name"}).assign(kind=kind)
         for table, (kind, column) in _TABLES.items()
@@ -442,3 +457,18 @@ def sums_of_tools(
 def _run_of(path: Path, folder: Path) -> str:
     of_run = folder.parent if folder.name.startswith("rank_") else folder
     return path.name if of_run in (path, path.parent) else str(of_run.relative_to(path))
+
+
+def _of_cprofile(path: Path) -> pd.DataFrame:
+    try:
+        stats = pstats.Stats(str(path)).stats  # type: ignore[attr-defined]
+    except (OSError, EOFError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is not a file of cProfile ({error})") from None
+    return pd.DataFrame([
+        {
+            "run": path.name, "rank": 0, "thread": 0, "calls": calls,
+            "function": f"{function} ({file}:{line})" if line else function,
+            "exclusive_ns": 1e9 * exclusive, "inclusive_ns": 1e9 * inclusive,
+        }
+        for (file, line, function), (_, calls, exclusive, inclusive, _) in stats.items()
+    ])  # fmt: skip

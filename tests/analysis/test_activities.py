@@ -190,20 +190,21 @@ LOG = """==7== NVPROF is profiling process 7, command: python main.py -a alexnet
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "words", "options"),
     [
-        ("{gpus}gpus/run_{batch}.txt", " -b {batch}"),
-        ("{gpus}/{batch}.txt", " --batch-size={batch} --gpus {gpus}"),
+        ("{gpus}gpus/run_{batch}.txt", " -b {batch}", ()),
+        ("{gpus}/{batch}.txt", " --batch-size={batch} --gpus {gpus}", ()),
+        ("n{gpus}_b{batch}.log", "", ("--field", r"gpus=n(\d+)_")),
     ],
 )
-def test_a_folder_of_logs_gives_the_shares_by_gpus_and_batch(tmp_path, name, words):
+def test_a_folder_of_logs_gives_the_shares_by_gpus_and_batch(tmp_path, name, words, options):
     cells = [(1, 8), (1, 16), (4, 8), (4, 16)]
     for gpus, batch in cells:
         path = tmp_path / name.format(gpus=gpus, batch=batch)
         path.parent.mkdir(exist_ok=True)
         path.write_text(LOG.format(words.format(gpus=gpus, batch=batch)))
     (tmp_path / "notes.txt").write_text("of April")
-    rows = run(MODULE, tmp_path, "--shares", "--format", "csv").csv
+    rows = run(MODULE, tmp_path, "--shares", "--format", "csv", *options).csv
     assert [(int(row["world_size"]), int(row["batch"])) for row in rows] == cells
     shares = [float(rows[0][f"{one}_pct"]) for one in ("compute", "communication", "copies")]
     assert shares == pytest.approx([60, 30, 10])

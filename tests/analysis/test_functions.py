@@ -1,5 +1,6 @@
 """Functions and counters that tools summed over a run, of ranks and threads together or apart."""
 
+import cProfile
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,19 @@ def test_a_row_for_each_rank_and_the_first_of_each(recorded: Path) -> None:
     ]
 
 
-def test_what_holds_none_is_one_line(tmp_path: Path) -> None:
-    assert "no functions" in one_line_error(run("analysis.functions", tmp_path))
+def test_a_file_of_cprofile(tmp_path: Path) -> None:
+    profile = cProfile.Profile()
+    for _ in range(3):
+        profile.runcall(sorted, [2, 1])
+    profile.dump_stats(tmp_path / "x.prof")
+    rows = run("analysis.functions", tmp_path / "x.prof", "--format", "json").json
+    (found,) = [row for row in rows if row["name"] == "<built-in method builtins.sorted>"]
+    assert found["calls"] == 3 and 0 < found["exclusive_s"] <= found["inclusive_s"] < 1
+
+
+@pytest.mark.parametrize("content", [b"", b"none of ours", b"[1, 2]"])
+def test_what_holds_none_is_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.prof").write_bytes(content)
+    for path in (tmp_path / "x.prof", tmp_path):
+        assert one_line_error(run("analysis.functions", path))
     assert "does not exist" in one_line_error(run("analysis.functions", tmp_path / "none"))
