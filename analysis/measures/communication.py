@@ -53,8 +53,9 @@ _CAPTION = "Wait: until the last rank enters the collective; transfer: after tha
 def bus_factor(kind: str, ranks: float) -> float:
     """Bus over algorithm bandwidth, as in nccl-tests (doc/PERFORMANCE.md)."""
     share = (ranks - 1) / ranks
-    factors = {"allreduce": 2 * share, "allgather": share, "reducescatter": share, "alltoall": share}
-    return factors.get(kind, 1.0)
+    return {"allreduce": 2 * share, "allgather": share, "reducescatter": share, "alltoall": share}.get(
+        kind, 1.0
+    )
 
 
 @measure(COLUMNS)

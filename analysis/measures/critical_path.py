@@ -142,17 +142,12 @@ def parts_of(paths: "RunPaths", by: Sequence[str] = ()) -> pd.DataFrame:
     if steps.empty:
         return pd.DataFrame({"run": []}, dtype=object)
     groups = pieces.fillna("").groupby(["part", *by], sort=False)["duration_ns"]
-    sums = pd.DataFrame({"ns": groups.sum(), "count": groups.size()})
+    sums = groups.agg(ns="sum", count="size")
     if not by:
         sums = sums.reindex(list(PARTS), fill_value=0)
     sums = sums.sort_values("ns", ascending=False, kind="stable")
-    if not by:
-        of_parts = {
-            name: [part for part, numbers in PARTS.items() if set(numbers) <= set(combined)]
-            for name, combined in COMBINED.items()
-        }
-        combined = pd.DataFrame({name: sums.loc[parts].sum() for name, parts in of_parts.items()}).T
-        sums = pd.concat([sums, combined]).rename_axis("part")
+    for name, numbers in ({} if by else COMBINED).items():
+        sums.loc[name] = sums.loc[[part for part in PARTS if set(PARTS[part]) <= set(numbers)]].sum()
     step_ms = steps["step_ns"].sum() / len(steps) / 1e6
     path_ms = sums["ns"] / len(steps) / 1e6
     frame = pd.DataFrame({
@@ -516,14 +511,12 @@ def foremost(study: Study) -> tuple[RunPaths, pd.DataFrame]:
     known = [paths for paths in each if len(paths.steps)]
     if not known:
         raise UserError(f"{candidates[0].id} has no profiled step with timed kernels")
-    stepped = [(paths, parts_of(paths)) for paths in known if not paths.source.without_steps]
-    return max(stepped or [(paths, parts_of(paths)) for paths in known], key=_largest_saving)
-
-
-def _largest_saving(found: tuple[RunPaths, pd.DataFrame]) -> float:
-    """In percent, of a single part: several at once always save more."""
-    _, parts = found
-    return float(parts.loc[parts["part"].isin(PARTS), "saved_pct"].max())
+    stepped = [paths for paths in known if not paths.source.without_steps] or known
+    # Of a single part: several at once always save more.
+    return max(
+        ((paths, parts_of(paths)) for paths in stepped),
+        key=lambda found: float(found[1].loc[found[1]["part"].isin(PARTS), "saved_pct"].max()),
+    )
 
 
 def _slowest(study: Study) -> Source:

@@ -131,25 +131,17 @@ def parts_of_run(run: str, frame: pd.DataFrame) -> pd.DataFrame:
             within = WITHIN[whole] if whole in SPLIT else ()
             names = within if within and all(f"{name}_ns" in ns for name in within) else (whole,)
             columns = [f"{name}_ns" for name in names]
-            sampled = _sampled(means[columns].to_numpy(), steps[columns].to_numpy().T, generator)
+            errors = estimates.errors_of_means(steps[columns].to_numpy().T, _RESAMPLES, generator)
+            if errors is None:  # the steps are too few to tell
+                errors = np.full((len(columns) + 1, _RESAMPLES), np.nan)
+            mean = np.append(means[columns], means[columns].sum())[:, None]
+            sampled = np.column_stack([mean, mean + errors])
             # Few steps draw errors of any size: nothing takes less than no time, or more than a step.
             parts |= dict(zip((*names, whole), np.clip(sampled, 0, steps["wall_ns"].max()), strict=True))
         unknown = np.full(_RESAMPLES, np.nan)
         parts |= {name: np.append(means[f"{name}_ns"], unknown) for name in WAITS if f"{name}_ns" in means}
     index = pd.MultiIndex.from_product([[run], parts], names=["run", "part"])
     return pd.DataFrame(np.array(list(parts.values())).reshape(-1, 1 + _RESAMPLES), index)
-
-
-def _sampled(means: np.ndarray, took: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """What a whole is made of, and the whole, (parts + 1, 1 + resamples): the means, then as they may be.
-
-    NaN where the steps are too few to tell.
-    """
-    errors = estimates.errors_of_means(took, _RESAMPLES, generator)
-    if errors is None:
-        errors = np.full((len(means) + 1, _RESAMPLES), np.nan)
-    whole = np.append(means, means.sum())
-    return whole[:, None] + np.column_stack([np.zeros(len(whole)), errors])
 
 
 def parts_of_points(points: pd.DataFrame, of_runs: pd.DataFrame) -> Parts:

@@ -202,37 +202,22 @@ def at(times: np.ndarray, index: np.ndarray) -> np.ndarray:
 _USUAL_PCT = 95  # percentile of the gaps between a CPU's operators: a longer one may be a wait
 
 
-class OnHost(NamedTuple):
+def on_host(activities: Activities) -> tuple[np.ndarray, ...]:
     """Calls, and operators of a CPU, in order of their start.
 
-    Attributes:
-        rows: which activities they are.
-        start_ns: when each began.
-        before: the activity before it in its chain, -1: none; ``since_ns``: when that ended, or long ago.
-        works: operators that compute; ``talks``: collectives.
-        usual_ns: a gap before an operator that is no longer than this is no wait.
+    Returns:
+        Which activities they are; when each began; the activity before it in its chain (-1: none), and when
+        that ended (or long ago); which are operators that compute, and which are collectives. Last a number:
+        a gap before an operator that is no longer than this is no wait, ns.
     """
-
-    rows: np.ndarray
-    start_ns: np.ndarray
-    before: np.ndarray
-    since_ns: np.ndarray
-    works: np.ndarray
-    talks: np.ndarray
-    usual_ns: int
-
-
-def on_host(activities: Activities) -> OnHost:
-    """What a rank's host did."""
     rows = np.flatnonzero(activities.kind != KERNEL)
     start, before = activities.start_ns[rows], in_chains(activities)[rows]
     since = at(activities.end_ns, before)
     operates = activities.kind[rows] == OPERATOR
     talks = operates & (activities.kernel_class[rows] == COMMUNICATION)
-    works = operates & ~talks
-    gaps = (start - since)[works & (before >= 0)]
+    gaps = (start - since)[operates & ~talks & (before >= 0)]
     usual = int(np.percentile(gaps, _USUAL_PCT)) if len(gaps) else 0
-    return OnHost(rows, start, before, since, works, talks, usual)
+    return rows, start, before, since, operates & ~talks, talks, np.array(usual)
 
 
 # How much later than the gap's end the end of what was waited for may be recorded, as a share of the gap. A
@@ -258,10 +243,9 @@ def _end_collectives(end: np.ndarray, activities: Activities) -> None:
     that ends nearest to the gap's end, and none if one that ended in the gap is nearer. A collective is
     waited for once.
     """
-    host = on_host(activities)
-    talks = host.rows[host.talks]
-    long = np.flatnonzero(host.works & (host.before >= 0) & (host.start_ns - host.since_ns > host.usual_ns))
-    since, begin = host.since_ns[long], host.start_ns[long]
+    rows, begin, before, since, works, of_calls, usual = on_host(activities)
+    talks, long = rows[of_calls], works & (before >= 0) & (begin - since > usual)
+    since, begin = since[long], begin[long]
     start, ended = activities.start_ns[talks], end[talks]
     first, behind = np.searchsorted(begin, start, side="right"), np.searchsorted(begin, ended, side="left")
     candidates = sorted(
@@ -362,17 +346,16 @@ def _starts_of_kernels(activities: Activities) -> list[pd.DataFrame]:
 
 def _starts_on_host(activities: Activities, loading: Intervals) -> list[pd.DataFrame]:
     """A call follows the one before it, an operator of a CPU the one before it or a collective."""
-    host = on_host(activities)
-    rows, start, before, since = host.rows, host.start_ns, host.before, host.since_ns
+    rows, start, before, since, works, talks, usual = on_host(activities)
     # An operator waits for a collective, and a collective for the operator that made what it sends.
     other = np.full(len(rows), -1)
-    for mine, theirs, patience in ((host.works, host.talks, host.usual_ns), (host.talks, host.works, 0)):
+    for mine, theirs, patience in ((works, talks, usual), (talks, works, 0)):
         candidates = rows[theirs & (activities.end_ns[rows] > start)]
         last = np.append(candidates, -1)[last_ended(activities.end_ns[candidates], start[mine])]
         later = at(activities.end_ns, last) > since[mine] + patience
         other[mine] = np.where(later, last, -1)
     waited, known = other >= 0, before >= 0
-    ns = np.where(waited, np.minimum(start - since, host.usual_ns), start - since)
+    ns = np.where(waited, np.minimum(start - since, usual), start - since)
     begun = _begun(activities, since[known], start[known], loading)
     part = _host_or_loading(begun, start[known], loading)
     late_ns = (start - at(activities.end_ns, other))[waited]
