@@ -1,4 +1,4 @@
-"""Ranks of several process groups, and a job under NVIDIA's and AMD's names: planted figures are found."""
+"""Ranks of several process groups: planted figures are found."""
 
 from dataclasses import dataclass
 
@@ -18,94 +18,9 @@ from analysis.measures.points import points_of
 from analysis.prediction.traced_step import traced
 from profiling import tables
 from profiling.attribution.messages import ONE_OF_SEVERAL
-from profiling.tools import read
-from tests.analysis import late_ranks
 from tests.analysis.commands import run
-from tests.analysis.frames import by_rank, matched_of, stragglers_rows
-from tests.analysis.late_ranks import BATCHES, Job, Planted
+from tests.analysis.frames import by_rank, matched_of
 from tests.analysis.synthetic import MS, START_NS, Truth, run_of, write_run
-from tests.profiling.traces import Trace
-
-# --- one run, two vendors' names -----------------------------------------------------------------------
-
-NVIDIA = {"allreduce": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-          "broadcast": "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)"}  # fmt: skip
-AMD = dict.fromkeys(NVIDIA, "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)")
-MESSAGE = 25_000_000  # elements of 4 bytes: an allreduce of 100 MB, a broadcast of a hundredth of it
-
-
-def written(directory, names: dict[str, str]):
-    """Eight ranks, the GPU of rank 3 by 4 % slow, whose traces PyTorch wrote with these names of kernels."""
-    result = late_ranks.write(directory, Job(planted={3: Planted(slower=1.04)}), profile="torch")
-    for rank in range(8):
-        place = tables.rank_directory(result, rank)
-        trace = Trace(distributedInfo={"rank": rank, "world_size": 8}, baseTimeNanoseconds=START_NS)
-        batches = tables.read(place, "batches").to_pylist()
-        for batch in batches:
-            begin, end = ((batch[name] - START_NS) / 1e3 for name in ("start_ns", "end_ns"))
-            trace.range(f"ProfilerStep#{batch['batch_index']}", begin, end - 1)
-        for row in tables.read(place, "kernels").to_pylist():
-            start = (row["start_ns"] - START_NS) / 1e3
-            end = start + row["duration_ns"] / 1e3
-            if row["class"] == "communication":
-                collective(trace, names, "broadcast", start - 1_000, start - 900, MESSAGE // 100)
-                collective(trace, names, "allreduce", start, end, MESSAGE)
-            else:
-                trace.kernel(row["name"], start - 10, start, end)
-        tables.write(read(trace.write(directory / f"{rank}.json")).tables["kernels"], place, "kernels")
-    return directory
-
-
-def collective(trace: Trace, names, kind: str, start: float, end: float, elements: int) -> None:
-    record = {"Collective name": kind, "dtype": "Float", "In msg nelems": elements, "Group size": 8,
-              "Process Group Name": "0", "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]"}  # fmt: skip
-    trace.kernel(names[kind], start - 10, start, end, **record)
-
-
-@pytest.fixture(scope="module")
-def both(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("vendors")
-    return [load(written(folder / name, names)) for name, names in (("nvidia", NVIDIA), ("amd", AMD))]
-
-
-def test_the_same_run_has_the_same_figures_under_both_names(both):
-    nvidia, amd = (records(communication.communication(study).rows) for study in both)
-    assert nvidia == amd
-    by_kind = {row["collective"]: row for row in amd}
-    assert set(by_kind) == {"allreduce", "broadcast"}
-    allreduce = by_kind["allreduce"]
-    assert (allreduce["group_size"], allreduce["groups"], allreduce["group_ranks"]) == (8, 1, "0-7")
-    # 100 MB in the 3 ms that late_ranks plants, from the last rank's arrival; an allreduce moves 2 x 7/8.
-    assert allreduce["transfer_ms"] == pytest.approx(late_ranks.TRANSFER, rel=0.01)
-    assert allreduce["algbw_gb_per_s"] == pytest.approx(100 / late_ranks.TRANSFER, rel=0.01)
-    assert allreduce["busbw_gb_per_s"] == pytest.approx(100 / late_ranks.TRANSFER * 2 * 7 / 8, rel=0.01)
-    assert by_kind["broadcast"]["mbyte_per_call"] == pytest.approx(1.0)
-
-
-def test_a_slow_gpu_is_named_under_both_names(both):
-    for study in both:
-        made = stragglers_rows(study)
-        named = {row["rank"]: (row["told_by"], row["cause"]) for row in made if row["verdict"] == "straggler"}
-        assert named == {3: ("collectives", "GPU")}
-        # 4 % of 90 ms forward and backward, less what the last of the others is late by.
-        assert made[3]["lateness_ms"] == pytest.approx(3.6, abs=0.7)
-
-
-def test_the_allreduces_are_there_for_the_simulation_under_both_names(both):
-    nvidia, amd = (traced_of(study).exchanges for study in both)
-    recorded = BATCHES // 2
-    assert nvidia.ns.tolist() == amd.ns.tolist() and len(amd.ns) == recorded
-    assert amd.bytes.tolist() == [4 * MESSAGE] * recorded and set(amd.ranks) == {8}
-    assert np.median(amd.ns) == pytest.approx(late_ranks.TRANSFER * MS, rel=0.01)
-
-
-def traced_of(study):
-    found = traced(study, points_of(study).iloc[0])
-    assert not isinstance(found, str), found
-    return found
-
-
-# --- several process groups ----------------------------------------------------------------------------
 
 
 @dataclass
@@ -337,5 +252,7 @@ def test_ranks_are_late_within_their_group_only():
 def test_allreduces_of_some_ranks_are_no_exchange_of_gradients(tmp_path):
     everyone = Group("0", dict.fromkeys(range(4), (6.0,)), (8.0,), mbytes=20.0)
     study = write(tmp_path, (*TENSOR, everyone))
-    found = traced_of(study).exchanges
+    found = traced(study, points_of(study).iloc[0])
+    assert not isinstance(found, str), found
+    found = found.exchanges
     assert set(found.bytes) == {20e6} and set(found.ranks) == {4} and set(found.ns) == {2 * MS}

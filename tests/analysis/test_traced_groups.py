@@ -103,34 +103,6 @@ def test_groups_that_are_whole_are_matched_though_other_ranks_are_missing(tmp_pa
     assert "recording: 2 of 4 (2-3)" in said
 
 
-def test_sends_and_receives_of_a_pipeline_are_the_same_calls_on_both_stages(tmp_path):
-    """Stage 0 sends activations and receives gradients; stage 1 is ready for the activations 200 us early."""
-    folder = tmp_path / "pipe"
-    folder.mkdir()
-    for rank, words in ((0, ("send", "recv")), (1, ("recv", "send"))):
-        trace = trace_of(Planted(ranks=2, batches=0), rank)
-        for number in range(BATCHES):
-            at = START_US + 1500.0 * number
-            trace.range(f"ProfilerStep#{number}", at, at + 1499)
-            trace.kernel("ampere_bf16_s16816gemm", at + 1, at + 10, at + (310 if rank == 0 else 110))
-            for place, (kind, came, left) in enumerate(
-                ((words[0], 310 if rank == 0 else 110, 350), (words[1], 800, 840))
-            ):
-                name, begins, ends = "ncclDevKernel_SendRecv(int)", at + came, at + left
-                trace.kernel(name, at + 2 + place, begins, ends, stream=20, **{
-                    "Collective name": kind, "dtype": "BFloat16", "In msg nelems": 4000,
-                    "Out msg nelems": 4000, "Group size": 2, "Process Group Name": "7",
-                    "Process Group Ranks": "[0, 1]",
-                })  # fmt: skip
-            trace.kernel("ampere_bf16_s16816gemm", at + 5, at + 400, at + 800)
-        trace.write(folder / f"rank{rank}.json")
-    assert convert([str(folder), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
-    (row,) = records(communication.communication(load(tmp_path / "out")).rows)
-    assert (row["collective"], row["group_size"], row["calls_per_step"]) == ("sendrecv", 2, 2)
-    assert row["transfer_ms"] == pytest.approx(2 * 0.040, rel=1e-3)
-    assert row["wait_ms"] == pytest.approx(0.2 / 2, rel=1e-3)  # stage 1 waits, of two ranks
-
-
 # What each of three stages does with a micro-batch, in order: send or receive, with which stage, when it
 # enters and when it is done, in us. Stage 2 waits 100 us for its activations, stage 1 also for its gradients.
 PIPELINE = {

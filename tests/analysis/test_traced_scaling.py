@@ -2,21 +2,17 @@
 
 import json
 
-import pandas as pd
 import pytest
 
 from analysis.display.metrics import records
 from analysis.frames.divide import PARTS
 from analysis.frames.load import load, load_named
-from analysis.measures import communication, traced
-from analysis.report.base import by_configuration
+from analysis.measures import traced
 from analysis.report.build import build
-from analysis.report.communication import together
 from analysis.report.render import render
 from profiling.convert import main as convert
 from profiling.errors import UserError
 from tests.analysis.commands import one_line_error
-from tests.analysis.commands import run as run_module
 from tests.analysis.synthetic import run_of, write_sweep
 from tests.analysis.traced import MS, job, run
 from tests.profiling.traced_jobs import Planted, write_job
@@ -46,12 +42,6 @@ def test_scaling_of_traces_named_by_their_ranks(scaled):
     assert found[2]["grew_exposed_transfer_ms"] == pytest.approx(0.2, rel=2e-2)
     assert noted(study)["batch_assumed"]["scaling"] == "weak"
     assert noted(study)["batch_assumed"]["ratio"] == pytest.approx(1, abs=0.01)
-
-
-def test_the_efficiencies_of_several_jobs_are_not_of_all_together(scaled):
-    (folder,) = {path.parent for path in scaled[1].values()}
-    rows = run_module("analysis.efficiency", folder, "--format", "json").json
-    assert [row["run"] for row in rows] == ["job1", "job2", "job4"]
 
 
 def test_scaling_of_traces_that_say_their_ranks_themselves(scaled):
@@ -143,14 +133,6 @@ def test_jobs_of_the_same_kernels_in_one_folder_are_compared(scaled):
     found = traced.jobs(study)
     assert list(found[found["compared"]]["world_size"]) == [2, 4]
     assert "in the kernels on more ranks" in render(build(study))
-
-
-def test_a_bar_of_collectives_is_of_one_job(unlike):
-    two, _ = unlike
-    rows = records(communication.communication(load(two.parent)).rows)
-    bars = by_configuration(together(pd.DataFrame(rows)), ["exposed_ms", "wait_ms"], ["job"])
-    exposed = dict(zip(bars["label"], bars["exposed_ms"], strict=True))
-    assert exposed == pytest.approx({"two": 0.1, "four": 0.3}, rel=0.03)
 
 
 def test_jobs_that_cannot_be_scaled_say_what_each_of_them_lacks(tmp_path):
