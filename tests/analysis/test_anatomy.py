@@ -8,26 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.display.metrics import records
-from analysis.frames.divide import PARTS, STAGES, WITHIN
+from analysis.frames.divide import STAGES, WITHIN
 from analysis.frames.load import load
 from analysis.measures import anatomy
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import MS, Truth, run_of, write_sweep
-
-
-def test_planted_parts_are_found(tmp_path):
-    # Of 100 ms: 60 ms of kernels, and on 2 ranks 20 ms of collectives, 15 of them hidden; 10 % is waiting.
-    truth = Truth(noise_ms=0.0, perturbation=1.0)
-    runs = [run_of(gpus_per_node=ranks, profile="torch") for ranks in (1, 2)]
-    write_sweep(tmp_path, runs, truth)
-    one, two = sorted(records(anatomy.anatomy(load(tmp_path)).rows), key=lambda row: row["gpus_per_node"])
-    assert one["wall_ms"] == pytest.approx(100) and two["wall_ms"] == pytest.approx(110)
-    assert one["exposed_communication_ms"] == 0
-    assert two["exposed_communication_ms"] + two["overlapped_communication_ms"] == pytest.approx(20, abs=0.01)
-    for row in (one, two):
-        assert sum(row[f"{name}_ms"] for name in PARTS) == pytest.approx(row["wall_ms"], abs=1e-6)
-        assert row["compute_ms"] == pytest.approx(60, abs=0.01)
 
 
 def test_stages_and_ranks_add_up_to_the_whole(tmp_path):
@@ -114,14 +100,6 @@ def test_a_run_without_a_profiler_is_said_in_one_line(tmp_path):
     assert "profile: torch" in one_line_error(run("analysis.anatomy", tmp_path))
 
 
-def test_a_damaged_run_costs_no_other(tmp_path):
-    write_sweep(tmp_path, [run_of(gpus_per_node=ranks, profile="torch") for ranks in (1, 2)])
-    damaged = next(tmp_path.glob("run_*config_1_2_*")) / "rank_0001"
-    tables.table_path(damaged, "kernels").write_bytes(b"PAR1 no more")
-    ran = run("analysis.anatomy", tmp_path, "--format", "csv")
-    assert ran.code == 1 and len(ran.csv) == 1 and "rank_0001" in ran.err
-
-
 # --- communication ------------------------------------------------------------------------------------
 
 
@@ -175,12 +153,6 @@ def exposed_of(path: Path) -> np.ndarray:
     )
     of_row = [[row[f"{name}_communication_ms"] for name in NAMES] for row in (scaled, anatomy)]
     return np.array([*of_row, [sum(row[f"{name}_ms"] for row in calls) for name in NAMES]])
-
-
-def test_one_rank_has_no_communication(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of(profile="torch")])
-    ran = run("analysis.scaled", tmp_path, "--format", "json", "--all")
-    assert ran.json[0].get("exposed_communication_ms") is None and "collective" not in ran.err
 
 
 def test_a_trace_of_two_ranks_without_a_collective_is_not_zero(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from analysis.measures.scaled import tables, unexplained
 from analysis.report.base import NAMES, Context, by_configuration
 from analysis.report.scaling import LOSS, finest_parts
 from profiling.findings import text_of
-from tests.analysis.commands import run
 from tests.analysis.frames import scaled_frame, scaled_rows
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 
@@ -179,12 +178,6 @@ def test_idle_time_that_one_point_cannot_split_is_whole(tmp_path: Path) -> None:
         write_sweep(tmp_path, [one], truth, calibration=False)
     row = by_size(tmp_path)[2]
     assert row["loss_idle_pct"] is not None and row["loss_idle_host_bound_pct"] is None
-
-
-def test_base_points_alone_lose_nothing(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of(), run_of(profile="torch")])
-    assert "What is lost" not in run("analysis.scaled", tmp_path).out
-    assert LOSS.section(Context(load(tmp_path))) is None
 
 
 # --- the report ---------------------------------------------------------------------------------------

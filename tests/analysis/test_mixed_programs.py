@@ -8,7 +8,7 @@ from analysis.frames.load import load
 from analysis.measures import anatomy, communication
 from analysis.prediction.configurations import configurations
 from analysis.prediction.predict import curves
-from analysis.report.base import Context, by_configuration, called
+from analysis.report.base import Context, by_configuration
 from tests.analysis.commands import run as run_command
 from tests.analysis.frames import scaled_rows
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep_record
@@ -27,10 +27,6 @@ def test_runs_without_a_factor_have_an_empty_level_of_it(tmp_path):
     assert sorted(map(str, levels)) == ["0.1", "0.1", "None", "None"]
     reasons = [finding for one in configurations(study) for finding in curves(one, [8])[1]]
     assert sorted(str(reason.configuration) for reason in reasons) == ["mine.py", "mine.py --lr {lr}, lr 0.1"]
-
-
-def test_the_name_of_a_configuration_leaves_out_factors_that_it_does_not_have():
-    assert called({"factors.lr": None, "grad": "fp16"}, ["factors.lr", "grad"]) == "fp16 gradients"
 
 
 def test_what_is_compared_with_nothing_is_called_by_what_it_has(tmp_path):

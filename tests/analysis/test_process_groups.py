@@ -19,7 +19,7 @@ from analysis.prediction.traced_step import traced
 from profiling import tables
 from profiling.attribution.messages import ONE_OF_SEVERAL
 from tests.analysis.commands import run
-from tests.analysis.frames import by_rank, matched_of
+from tests.analysis.frames import matched_of
 from tests.analysis.synthetic import MS, START_NS, Truth, run_of, write_run
 
 
@@ -196,17 +196,6 @@ def calls(rank: int, groups, clock_ms: float = 0.0, batches: int = 1) -> pd.Data
         "step": batch, "collective": kind, "group": name, "group_size": size, "start_ns": start,
         "end_ns": end,
     })  # fmt: skip
-
-
-def test_clocks_are_followed_through_groups_that_have_ranks_in_common():
-    """No collective is of all ranks; rank 3 is reached by way of 1 or 2. Its clock is 700 ms ahead."""
-    across = (Group("3", {0: (5.0,), 2: (5.0,)}, (6.0,)), Group("4", {1: (5.0,), 3: (5.0,)}, (6.0,)))
-    clocks = (0.0, 50.0, -300.0, 700.0)
-    matched = matched_of([calls(rank, (*TENSOR, *across), clock) for rank, clock in enumerate(clocks)])
-    assert [round(one.offset_ns / MS) for one in matched.clocks] == [0, 50, -300, 700]
-    assert set(matched.reference) == {0} and matched.residual_ns == 0
-    left = by_rank(matched, "left_ns")
-    assert left[3][-1] == left[0][-1]
 
 
 def test_clocks_are_followed_through_a_chain_of_groups():

@@ -12,7 +12,6 @@ from analysis.report.build import build
 from analysis.report.render import render
 from profiling.convert import main as convert
 from profiling.errors import UserError
-from tests.analysis.commands import one_line_error
 from tests.analysis.synthetic import run_of, write_sweep
 from tests.analysis.traced import MS, job, run
 from tests.profiling.traced_jobs import Planted, write_job
@@ -132,16 +131,6 @@ def test_jobs_of_the_same_kernels_in_one_folder_are_compared(scaled):
     study = load(paths[4].parent)
     found = traced.jobs(study)
     assert list(found[found["compared"]]["world_size"]) == [2, 4]
-    assert "in the kernels on more ranks" in render(build(study))
-
-
-def test_jobs_that_cannot_be_scaled_say_what_each_of_them_lacks(tmp_path):
-    write_job(tmp_path / "mine", Planted(ranks=2, batches=1), marker="")
-    for path in (tmp_path / "mine").glob("*.json"):
-        path.write_text(path.read_text().replace("Optimizer.step#", "its "))
-    assert convert([str(tmp_path / "mine"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
-    said = one_line_error(run("scaled", tmp_path / "out"))
-    assert "no job of" in said
 
 
 def test_the_parts_of_a_step_beside_its_median_are_all_shown_and_sum_to_its_mean(scaled):
