@@ -31,7 +31,7 @@ def named(took_pct: np.ndarray) -> list[int]:
     """The ranks that are named; times (ranks, batches) in percent of a batch."""
     late = over_others(took_pct)
     exact = np.zeros(len(late))
-    lateness = Lateness(BY_STAGES, np.arange(late.shape[1]), late, late, late, {}, 100.0, exact)
+    lateness = Lateness(BY_STAGES, np.arange(late.shape[1]), late, late, {}, 100.0, exact)
     return np.flatnonzero(judge(lateness)[0] == STRAGGLER).tolist()
 
 

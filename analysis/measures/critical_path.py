@@ -142,7 +142,7 @@ def parts_of(paths: "RunPaths", by: Sequence[str] = ()) -> pd.DataFrame:
     if steps.empty:
         return pd.DataFrame({"run": []}, dtype=object)
     groups = pieces.fillna("").groupby(["part", *by], sort=False)["duration_ns"]
-    sums = groups.agg(ns="sum", count="size")
+    sums = pd.DataFrame({"ns": groups.sum(), "count": groups.size()})
     if not by:
         sums = sums.reindex(list(PARTS), fill_value=0)
     sums = sums.sort_values("ns", ascending=False, kind="stable")

@@ -42,7 +42,6 @@ class Lateness:
         late_ns: how long the others waited for the rank.
         behind_ns: how far it was behind the others, whether they waited or not; from collectives by the
             ranks' clocks.
-        alone_ns: of the last rank of each step, how long it alone held up all others; 0 elsewhere.
         parts_ns: of :data:`PARTS`, what the rank's took longer than the others'.
         step_ns: median duration of a step of the job; from stages of all steady ones, as in analysis.batches.
         residual_ns: shape (ranks,): nine of ten of a rank's ends of collectives agree with the others' to
@@ -53,7 +52,6 @@ class Lateness:
     steps: np.ndarray
     late_ns: np.ndarray
     behind_ns: np.ndarray
-    alone_ns: np.ndarray
     parts_ns: dict[str, np.ndarray]
     step_ns: float
     residual_ns: np.ndarray
@@ -83,17 +81,6 @@ def over_others(values: np.ndarray) -> np.ndarray:
         return np.where(number < place, ordered[number], ordered[min(number + 1, others)])
 
     return values - (other((others - 1) // 2) + other(others // 2)) / 2
-
-
-def _alone(arrival: np.ndarray, late: np.ndarray) -> np.ndarray:
-    """By how much the last rank of each step came after the second last, as far as others waited for it."""
-    order = np.argsort(arrival, axis=0, kind="stable")
-    last, second = order[-1], order[-2]
-    steps = np.arange(arrival.shape[1])
-    ahead = np.minimum(arrival[last, steps] - arrival[second, steps], late[last, steps])
-    alone = np.zeros(arrival.shape)
-    alone[last, steps] = np.maximum(ahead, 0)
-    return alone
 
 
 class _Arrivals(NamedTuple):
@@ -138,9 +125,7 @@ def of_stages(series: Series) -> Lateness | None:
     late = np.minimum(behind, -over_others(found.rest))
     parts = {name: over_others(values) for name, values in found.before.items()}
     step_ns = float(np.median(series.steady_ns))  # also of a first step, which has no lateness
-    return Lateness(
-        BY_STAGES, found.steps, late, behind, _alone(found.arrival, late), parts, step_ns, np.zeros(len(late))
-    )
+    return Lateness(BY_STAGES, found.steps, late, behind, parts, step_ns, np.zeros(len(late)))
 
 
 def parts_of_stages(series: Series) -> dict[str, float]:
@@ -209,28 +194,28 @@ def of_collectives(matched: Matched, series: Series) -> Lateness | None:
     every = pd.concat(found).sort_values("latest", ascending=False, kind="stable")
     widest = every.drop_duplicates(["place", "step"]).pivot(index="place", columns="step")
     widest = widest.reindex(range(len(matched.clocks))).fillna(0.0)
-    late, behind, alone = (widest[name].to_numpy() for name in ("late", "behind", "alone"))
+    late, behind = (widest[name].to_numpy() for name in ("late", "behind"))
     steps = widest["late"].columns.to_numpy()
     parts = {name: over_others(values) for name, values in _parts_before_exchange(series, steps).items()}
     step_ns = float(np.median(series.step_ns[steps]))
     residual = _residual(matched, together)
-    return Lateness(BY_COLLECTIVES, steps, late, behind, alone, parts, step_ns, residual)
+    return Lateness(BY_COLLECTIVES, steps, late, behind, parts, step_ns, residual)
 
 
 def _of_group(calls: pd.DataFrame, group: Shared) -> pd.DataFrame:
-    """A row a member and step of a group: by how much it was ``late``, ``behind`` and ``alone``, ns.
+    """A row a member and step of a group: by how much it was ``late`` and ``behind``, ns.
 
     Of each step by the collective whose last rank came latest, by ``latest``.
     """
     lasted = (calls["end_ns"] - calls["start_ns"]).to_numpy()[group.calls].astype(float)
     late = over_others(-lasted)
     chosen = pd.Series(late.max(axis=0)).groupby(calls["step"].to_numpy()[group.calls[0]]).idxmax()
-    lasted, late = lasted[:, chosen], late[:, chosen]
+    late = late[:, chosen]
     start = calls["entered_ns"].to_numpy()[group.calls[:, chosen]]
     return pd.DataFrame({
         "place": np.repeat(group.members, len(chosen)), "step": np.tile(chosen.index, len(group.members)),
         "late": late.ravel(), "behind": over_others(start - start.min(axis=0)).ravel(),
-        "alone": _alone(-lasted, late).ravel(), "latest": np.tile(late.max(axis=0), len(group.members)),
+        "latest": np.tile(late.max(axis=0), len(group.members)),
     })  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import gzip
 import heapq
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -162,6 +162,7 @@ def lanes(track: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.nda
 _COMPRESSION = 1  # most of what gzip can save, at a third of the time
 
 Span = tuple[int, int]  # the first and the last step
+_Reader = Callable[[int, str, Sequence[str]], pa.Table | None]  # of a rank's table
 
 
 class Written(NamedTuple):
@@ -197,7 +198,8 @@ def write(study: Study, source: Source, path: Path, span: Span | None = None) ->
 
 
 def _write(study: Study, source: Source, trace: TraceWriter, span: Span | None) -> Written:
-    batches = _batches(study, source)
+    read = partial(_read, study, source)
+    batches = _batches(source, read)
     clocks, flows, residual = _aligned(study, source, list(batches))
     limits = {rank: _limits(table, span) for rank, table in batches.items()}
     begins = [
@@ -212,8 +214,7 @@ def _write(study: Study, source: Source, trace: TraceWriter, span: Span | None) 
     counts: dict[str, int] = {}
     for rank, (low, high) in limits.items():
         process = trace.process(rank, _name(source, rank))
-        tracks = _of_rank(study, source, rank, batches[rank], pieces.get(rank), flows.get(rank))
-        for what, (names, slices) in tracks:
+        for what, (names, slices) in _of_rank(read, rank, batches[rank], pieces.get(rank), flows.get(rank)):
             if span is not None:
                 slices = slices[(slices["start_ns"] >= low) & (slices["start_ns"] < high)]
             # On those of the named tracks that have any, at times of the common clock.
@@ -226,11 +227,11 @@ def _write(study: Study, source: Source, trace: TraceWriter, span: Span | None) 
     return Written(counts, residual)
 
 
-def _batches(study: Study, source: Source) -> dict[int, pa.Table]:
+def _batches(source: Source, read: _Reader) -> dict[int, pa.Table]:
     """:data:`BATCH_COLUMNS` of the ranks that have steps with times, and of these."""
     found: dict[int, pa.Table] = {}
     for rank in (one.rank for one in source.job.ranks) if source.job else range(source.ranks):
-        batches = _read(study, source, rank, "batches", BATCH_COLUMNS)
+        batches = read(rank, "batches", BATCH_COLUMNS)
         if batches is not None:
             batches = batches.filter(
                 pc.and_(pc.is_valid(batches["start_ns"]), pc.is_valid(batches["end_ns"]))
@@ -270,45 +271,38 @@ def _aligned(
 
 
 def _of_rank(
-    study: Study,
-    source: Source,
-    rank: int,
-    batches: pa.Table,
-    pieces: pd.DataFrame | None,
-    calls: pd.DataFrame | None,
+    read: _Reader, rank: int, batches: pa.Table, pieces: pd.DataFrame | None, calls: pd.DataFrame | None
 ) -> Iterator[tuple[str, Tracks]]:
     """What is known of a rank, one table after the other, so that one is in memory at a time."""
     if pieces is not None:
         yield "pieces of the critical path", of_path(pieces)
     yield from zip(("steps", "stages"), of_batches(batches), strict=True)
-    directory = tables.rank_directory(source.path, rank)
-    if tables.table_path(directory, "markers").is_file():
-        markers = _read(study, source, rank, "markers", MARKER_COLUMNS)
-        if markers is not None:
-            yield from zip(("ranges", "marks"), of_markers(markers), strict=True)
-    if tables.table_path(directory, "kernels").is_file():
-        kernels = _read(study, source, rank, "kernels", KERNEL_COLUMNS)
-        if kernels is not None:
-            placed, _ = in_time(kernels)
-            if untimed := len(kernels) - len(placed):
-                study.note("rows_left_out", source, rank=rank, n=untimed, what="kernels")
-            rows = placed.to_pandas()
-            if calls is not None:
-                rows["flow"] = np.zeros(len(rows), np.int64)
-                rows.loc[calls["row"], "flow"] = calls["call"].astype(np.int64).to_numpy()
-            yield "kernels", of_kernels(rows)
+    if (markers := read(rank, "markers", MARKER_COLUMNS)) is not None:
+        yield from zip(("ranges", "marks"), of_markers(markers), strict=True)
+    if (kernels := read(rank, "kernels", KERNEL_COLUMNS)) is not None:
+        rows = kernels.to_pandas()
+        if calls is not None:
+            rows["flow"] = np.zeros(len(rows), np.int64)
+            rows.loc[calls["row"], "flow"] = calls["call"].astype(np.int64).to_numpy()
+        yield "kernels", of_kernels(rows)
 
 
 def _read(study: Study, source: Source, rank: int, name: str, columns: Sequence[str]) -> pa.Table | None:
+    """A rank's table, of kernels those that have a place in time; None: there is none, or it is damaged."""
     directory = tables.rank_directory(source.path, rank)
-    try:
-        return tables.read(directory, name, list(columns))
-    except UserError as error:
-        if tables.table_path(directory, name).exists():
-            study.note("run_left_out", source, rank=rank, what="unusable", reason=str(error))
-        else:
+    if not tables.table_path(directory, name).is_file():
+        if name == "batches":
             study.note("not_recorded", source, rank=rank, what=name)
         return None
+    try:
+        table = tables.read(directory, name, list(columns))
+    except UserError as error:
+        study.note("run_left_out", source, rank=rank, what="unusable", reason=str(error))
+        return None
+    placed = in_time(table)[0] if name == "kernels" else table
+    if untimed := len(table) - len(placed):
+        study.note("rows_left_out", source, rank=rank, n=untimed, what=name)
+    return placed
 
 
 def _name(source: Source, rank: int) -> str:

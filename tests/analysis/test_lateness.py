@@ -31,7 +31,7 @@ from tests.analysis.synthetic import MS
 def lateness(late_ns: np.ndarray, step_ns: float = 100.0) -> of.Lateness:
     ranks, batches = late_ns.shape
     nothing = {name: np.zeros(late_ns.shape) for name in of.PARTS}
-    return of.Lateness(of.BY_STAGES, np.arange(batches), late_ns, late_ns, late_ns * 0, nothing, step_ns,
+    return of.Lateness(of.BY_STAGES, np.arange(batches), late_ns, late_ns, nothing, step_ns,
                        np.zeros(ranks))  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def verdicts(one: of.Lateness) -> list[str]:
 def test_a_rank_is_last_if_all_others_came_before_it():
     late = np.array([[3.0, 1.0, 2.0], [1.0, 1.0, 2.0], [0.0, 0.0, 2.0]])
     zeros = np.zeros(late.shape)
-    one = of.Lateness(of.BY_STAGES, np.arange(3), late, zeros, zeros, {}, 100.0, np.zeros(3))
+    one = of.Lateness(of.BY_STAGES, np.arange(3), late, zeros, {}, 100.0, np.zeros(3))
     assert one.last.tolist() == [[True, False, False], [False] * 3, [False] * 3]
 
 

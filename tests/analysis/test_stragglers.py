@@ -35,7 +35,6 @@ def test_a_slow_loader_of_one_rank(tmp_path):
     row = rows[3]
     # 6 ms were planted; the last of seven others is some 0.5 ms after their median.
     assert row["lateness_ms"] == pytest.approx(6.0, abs=0.3)
-    assert row["held_up_ms"] == pytest.approx(5.4, abs=0.5)
     assert row["lateness_ms_low"] < row["lateness_ms"] < row["lateness_ms_high"]
     assert row["late_pct"] == row["last_pct"] == 100 and row["p_value"] < 0.001
     assert row["cause_ms"] == pytest.approx(6.0, abs=0.1)
