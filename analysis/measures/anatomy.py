@@ -95,33 +95,25 @@ def batches(study: Study) -> Answer:
 
 def durations(of_ranks: pd.DataFrame) -> pd.DataFrame:
     """The figures of runs, a row each, from their :func:`~analysis.frames.steps.steps`."""
-    jobs = dict(list(job_steps(of_ranks).groupby("run", sort=False)))
-    rows = [
-        _durations(of_run, jobs[run]) | {"run": run} for run, of_run in of_ranks.groupby("run", sort=False)
-    ]
+    rows = []
+    for run, job in job_steps(of_ranks).groupby("run", sort=False):
+        steady = job[job["steady"]]
+        ms = steady["duration_ns"].to_numpy() / 1e6
+        median = estimates.median_in_run(ms)
+        # The job's time is that of the rank that took longest for all of them: ranks may be late by turns.
+        counted = of_ranks[(of_ranks["run"] == run) & of_ranks["steady"]]
+        taken_ns = counted.groupby("rank")["duration_ns"].sum().max()
+        rows.append({
+            "run": run, "steps": len(job), "warmup_dropped": steady["step"].iloc[0],
+            "steady_steps": len(steady),
+            "step_ms": median.value, "step_ms_low": median.low, "step_ms_high": median.high,
+            "p95_ms": estimates.percentile(ms, 95), "p99_ms": estimates.percentile(ms, 99),
+            "max_ms": ms.max(),
+            "images_per_s": steady["images"].sum(skipna=False) / taken_ns * 1e9,
+            **{f"{stage}_ms": np.median(steady[f"{stage}_ns"]) / 1e6 for stage in STAGES_OF_STEPS},
+            "attributed_ms": job.loc[job["counted"], "duration_ns"].median() / 1e6,
+        })  # fmt: skip
     return pd.DataFrame(rows, columns=["run", *names_of(DURATIONS)])
-
-
-def _durations(of_ranks: pd.DataFrame, job: pd.DataFrame) -> dict[str, Any]:
-    steady = job[job["steady"]]
-    ms = steady["duration_ns"].to_numpy() / 1e6
-    median = estimates.median_in_run(ms)
-    # The job's time is that of the rank that took longest for all of them: ranks may be late by turns.
-    taken_ns = of_ranks[of_ranks["steady"]].groupby("rank")["duration_ns"].sum().max()
-    return {
-        "steps": len(job),
-        "warmup_dropped": int(steady["step"].iloc[0]),
-        "steady_steps": len(steady),
-        "step_ms": median.value,
-        "step_ms_low": median.low,
-        "step_ms_high": median.high,
-        "p95_ms": estimates.percentile(ms, 95),
-        "p99_ms": estimates.percentile(ms, 99),
-        "max_ms": ms.max(),
-        "images_per_s": steady["images"].sum(skipna=False) / taken_ns * 1e9,
-        **{f"{stage}_ms": np.median(steady[f"{stage}_ns"]) / 1e6 for stage in STAGES_OF_STEPS},
-        "attributed_ms": job.loc[job["counted"], "duration_ns"].median() / 1e6,
-    }
 
 
 # --- parts -----------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Critical path of a step: its parts, and the duration of the step without each of them."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -224,13 +223,12 @@ def _read(study: Study, trace: RunTrace) -> dict[int, Recorded]:
     count = min(len(steps), max(1, MOST_KERNELS * len(steps) // max(kernels_of(source), 1)))
     first = (len(steps) - count) // 2
     selected = steps[first : first + count]
-    places = [place for place, rank in enumerate(trace.ranks) if len(rank.batch_index)]
-    if len(trace.ranks) > MOST_RANKS:
-        places = _selected_ranks(trace, selected)
-    for n, of, what in ((count, len(steps), "steps"), (len(places), len(trace.ranks), "ranks")):
+    every = [place for place, rank in enumerate(trace.ranks) if len(rank.batch_index)]
+    places = every if len(every) <= MOST_RANKS else _selected_ranks(trace, selected, every)
+    for n, of, what in ((count, len(steps), "steps"), (len(places), len(every), "ranks")):
         if n < of:
             study.note("path_in_part", source, n=n, of=of, what=what)
-    # Collectives on one clock, of which all ranks that are read made their part.
+    # Collectives on a common clock, of which all ranks that are read made their part.
     calls = trace.collectives
     calls = calls[calls["transfer_ns"].notna() & calls["place"].isin(places)]
     calls = calls.assign(members=calls.groupby("call")["place"].transform("size"))
@@ -246,28 +244,30 @@ def kernels_of(source: Source) -> int:
         return 0
 
 
-def _selected_ranks(trace: RunTrace, steps: Sequence[int]) -> list[int]:
-    """The places of :data:`MOST_RANKS` ranks to read, in order.
+def _selected_ranks(trace: RunTrace, steps: Sequence[int], places: Sequence[int]) -> list[int]:
+    """:data:`MOST_RANKS` of the ranks at these places, in order.
 
-    All that a step's critical path leads through: from rank to rank it goes by way of the one that entered a
-    collective last. If there is room, others, as many of each part of the ranks.
+    All that a step's critical path leads through: from rank to rank it goes by way of the last to enter a
+    collective. If there is room, others, as many of each part of the ranks.
     """
-    last: Counter[int] = Counter()
     clocks: Sequence[Clock] = [Clock()] * len(trace.ranks)
+    last = []
     if (matched := trace.matched) is not None:
         clocks, calls = matched.clocks, matched.calls
-        calls = calls[(calls["call"] > 0) & calls["step"].isin(steps)]
-        last.update(calls["place"][calls.groupby("call")["entered_ns"].idxmax()].tolist())
-    edges = [
-        pd.DataFrame(clock.to_reference(rank.edges_ns[:, [0, -1]])).assign(step=rank.batch_index, place=place)
-        for place, (rank, clock) in enumerate(zip(trace.ranks, clocks, strict=True))
-    ]
-    of_ranks = pd.concat(edges, ignore_index=True)
+        calls = calls[(calls["call"] > 0) & calls["step"].isin(steps) & calls["place"].isin(places)]
+        last.append(calls["place"][calls.groupby("call")["entered_ns"].idxmax()])
+    edges_ns = {
+        place: pd.DataFrame(
+            clocks[place].to_reference(trace.ranks[place].edges_ns[:, [0, -1]]),
+            pd.Index(trace.ranks[place].batch_index, name="step"),
+        )
+        for place in places
+    }
+    of_ranks = pd.concat(edges_ns, names=["place"]).reset_index()
     of_steps: Any = of_ranks[of_ranks["step"].isin(steps)].groupby("step")
-    for edge in (0, 1):  # the last to begin, and to end
-        last.update(of_ranks["place"][of_steps[edge].idxmax()].tolist())
-    chosen = [place for place, _ in last.most_common(MOST_RANKS)]
-    rest = np.setdiff1d(np.arange(len(trace.ranks)), chosen)
+    last += [of_ranks["place"][of_steps[edge].idxmax()] for edge in (0, 1)]  # to begin, and to end
+    chosen = pd.concat(last).value_counts().index[:MOST_RANKS]
+    rest = np.setdiff1d(places, chosen)
     room = min(MOST_RANKS - len(chosen), len(rest))
     spread = rest[np.linspace(0, len(rest) - 1, room).round().astype(int)]
     return sorted([*chosen, *spread.tolist()])
@@ -329,7 +329,7 @@ class Group:
             on_clock = pd.DataFrame(clock.to_reference(recorded.steps[edges_ns].to_numpy()), columns=edges_ns)
             steps.append(on_clock.assign(step=recorded.steps["batch_index"].to_numpy(), place=place))
         self.steps = pd.concat(steps, ignore_index=True)
-        times_ns = [np.stack([one.start_ns, one.end_ns], axis=1).ravel() for one in self.activities]
+        times_ns = [np.stack([rank.start_ns, rank.end_ns], axis=1).ravel() for rank in self.activities]
         self.first = np.cumsum([0, *map(len, times_ns)])
         met = self._met()
         edges = []
@@ -446,7 +446,7 @@ class Group:
         part = np.where(activities.kind[lasts] == KERNEL, GAPS, HOST)
         tail = self.order[self.first[rank] + 2 * lasts + 1]
         if not latest.any():  # nothing was recorded in it
-            lasts, tail, ns, part = (np.array([one]) for one in (0, -1, end_ns - start_ns, GAPS))
+            lasts, tail, ns, part = (np.array([value]) for value in (0, -1, end_ns - start_ns, GAPS))
         return make_edges(tail, 0, ns, part).assign(activity=lasts, rank=rank, across=False)
 
     def _named(self, pieces: pd.DataFrame, step: int) -> pd.DataFrame:
@@ -474,10 +474,10 @@ def moments(tail: Sequence[int], head: Sequence[int], ns: np.ndarray, nodes: int
         tail, head, ns: of edges, in order of their heads; ``tail < head``.
     """
     at_ns = [0] * nodes
-    for one, other, length in zip(tail, head, ns.tolist(), strict=True):
-        reached = at_ns[one] + length
-        if reached > at_ns[other]:
-            at_ns[other] = reached
+    for before, after, length in zip(tail, head, ns.tolist(), strict=True):
+        reached = at_ns[before] + length
+        if reached > at_ns[after]:
+            at_ns[after] = reached
     return np.array(at_ns, np.int64)
 
 

@@ -70,8 +70,8 @@ def read_rank(trace: RunTrace, place: int, steps: list[int], calls: pd.DataFrame
     rows = np.flatnonzero(np.isin(rank.batch_index, steps))
     first, last = (rows[0], rows[-1]) if len(rows) else (0, 0)
     kernels, waits = (
-        one[one["start_ns"].between(start[max(first - 1, 0)], end[last])].reset_index(drop=True)
-        for one in (kernels, waits)
+        frame[frame["start_ns"].between(start[max(first - 1, 0)], end[last])].reset_index(drop=True)
+        for frame in (kernels, waits)
     )
     return Recorded(rank.rank, pd.DataFrame(of_steps).iloc[rows], kernels, waits)
 
@@ -151,7 +151,7 @@ def activities_of(recorded: Recorded) -> Activities:
     every = every.assign(
         launch=place[every["launch"].to_numpy()], batch_index=known.fillna(UNKNOWN).astype(np.int64)
     )
-    activities = Activities(*(every[one.name].to_numpy() for one in fields(Activities)))
+    activities = Activities(*(every[column.name].to_numpy() for column in fields(Activities)))
     end = activities.end_ns.copy()
     _end_copies(end, activities)
     _end_collectives(end, activities)
@@ -299,7 +299,7 @@ def edges_of(activities: Activities, loading: Intervals, met_ns: np.ndarray) -> 
         *_starts_on_host(activities, loading),
         *_ends(activities, met_ns),
     ]
-    first = np.setdiff1d(np.arange(2 * len(activities)), np.concatenate([one["head"] for one in edges]))
+    first = np.setdiff1d(np.arange(2 * len(activities)), np.concatenate([some["head"] for some in edges]))
     begins = activities.start_ns[first // 2]
     # Whether most of the time since the batch began was loading it.
     since = np.append(loading[0], np.iinfo(np.int64).max)
@@ -428,11 +428,12 @@ def _blocked(activities: Activities) -> np.ndarray:
     rows = np.flatnonzero((activities.kind == KERNEL) & (activities.launch >= 0))
     call, chain = activities.launch[rows], activities.chain[rows]
     ahead = np.zeros(len(rows), np.int64)
-    for one in np.unique(chain).tolist():
+    for stream in np.unique(chain).tolist():
+        mine = chain == stream
         # Activities are in order of their start, and a stream runs them in the order of their launches.
-        begins = activities.start_ns[(activities.chain == one) & (activities.kind == KERNEL)]
-        own, called = activities.start_ns[rows[chain == one]], activities.start_ns[call[chain == one]]
-        ahead[chain == one] = np.searchsorted(begins, own) - np.searchsorted(begins, called, side="right")
+        begins = activities.start_ns[(activities.chain == stream) & (activities.kind == KERNEL)]
+        own, called = activities.start_ns[rows[mine]], activities.start_ns[call[mine]]
+        ahead[mine] = np.searchsorted(begins, own) - np.searchsorted(begins, called, side="right")
     lasts = activities.end_ns - activities.start_ns
     median = np.median(lasts[activities.kind == CALL]) if len(rows) else 0
     found = np.zeros(len(activities), bool)
