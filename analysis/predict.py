@@ -24,7 +24,6 @@ import argparse
 from analysis.frames.load import load
 from analysis.frames.measure import Command, at_least, flag
 from analysis.frames.study import Study
-from analysis.prediction.simulate import DEFAULT_WHAT_IFS, parse_what_ifs
 from profiling.errors import run_command
 
 
@@ -41,8 +40,8 @@ main = Command(
         help="world sizes to predict [twice and four times the largest of each configuration]",
     ),
     flag(
-        "--what-if", type=parse_what_ifs, default=[], metavar="CHANGE,...",
-        help=f"changes to simulate, any of {','.join(DEFAULT_WHAT_IFS)} [none]",
+        "--what-if", default="", metavar="CHANGE,...",
+        help="changes to simulate: fp16-gradients,network=2x,bucket-mb=50,no-stragglers,no-loader [none]",
     ),
     flag("--alpha-us", type=at_least(0), metavar="US", help="latency of a link, microseconds [fitted]"),
     flag(

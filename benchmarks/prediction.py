@@ -31,9 +31,8 @@ from analysis.frames.load import load
 from analysis.prediction.allreduce import Cost, Layout, ring
 from analysis.prediction.configurations import configurations, of_points
 from analysis.prediction.predict import predictions
-from analysis.prediction.simulate import Model, Step, simulate
-from analysis.prediction.simulation import SIMULATION
-from analysis.prediction.traced_step import traced
+from analysis.prediction.simulation import SIMULATION, Model, simulate
+from analysis.prediction.traced_step import Step, traced
 from benchmarks import network
 from benchmarks.child import RESULTS, facts, write
 from benchmarks.training import machine

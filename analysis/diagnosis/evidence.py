@@ -18,7 +18,7 @@ from analysis.measures import anatomy, scaled, stragglers
 from analysis.measures.loss import other_steps
 from analysis.measures.points import point_names, shared_cores
 from analysis.prediction import predict
-from analysis.prediction.simulate import DEFAULT_WHAT_IFS
+from analysis.prediction.simulation import DEFAULT_WHAT_IFS
 from profiling import yaml_text
 from profiling.errors import UserError
 from profiling.findings import Finding

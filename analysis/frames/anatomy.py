@@ -16,7 +16,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analysis.frames.behind import WAITS, Account, account_of, waits_by_cause
 from analysis.frames.divide import (
     EVERY,
     STAGES,
@@ -34,8 +33,8 @@ from analysis.frames.divide import (
     windows_of,
 )
 from analysis.frames.kernel_sums import note_left_out
-from analysis.frames.matching import Matched, Unmatched, match
-from analysis.frames.steps import Counted, counted_steps, in_steps
+from analysis.frames.matching import WAITS, Account, Matched, Unmatched, account_of, match, waits_by_cause
+from analysis.frames.steps import ALL, Counted, counted_steps, in_steps
 from analysis.frames.study import Source, Study, reading
 from profiling import schemas, tables
 from profiling.attribution.messages import ONE_OF_SEVERAL, kind_of
@@ -106,9 +105,9 @@ def calls_of(
     attributed: np.ndarray,
     windows: Intervals,
     activities: Activities,
-    steps: range | None = None,
-) -> dict[str, np.ndarray]:
-    """A rank's collectives in its attributed batches, in order of their start.
+    steps: range = ALL.steps,
+) -> pd.DataFrame:
+    """A rank's collectives in its attributed batches, in order of their start; see :class:`RunTrace`.
 
     Args:
         kernels: of :func:`arrays_of`, rows with a place in time and a duration only.
@@ -116,10 +115,7 @@ def calls_of(
         windows: when the batches were whose kernels lie in their time, of those that count: what is exposed
             is of these.
         activities: what runs on the rank.
-        steps: the batches that count; None: all.
-
-    Returns:
-        Those of ``kernels``, by their ``row``, and ``rank, counted, exposed_ns, overlapped_ns``.
+        steps: the batches that count.
     """
     rows = np.flatnonzero(of_class(kernels, "communication"))
     rows = rows[np.isin(kernels["batch_index"][rows], attributed)]
@@ -129,26 +125,14 @@ def calls_of(
     counted = in_steps(call["batch_index"], steps)
     exposed, hidden = np.zeros((2, len(rows)))
     exposed[counted], hidden[counted] = shares((start[counted], end[counted]), windows, activities)
-    more = {"counted": counted, "exposed_ns": exposed, "overlapped_ns": hidden}
-    return call | more | {"row": rows, "rank": np.full(len(rows), rank)}
-
-
-def calls_of_run(ranks: Sequence[dict[str, np.ndarray]]) -> pd.DataFrame:
-    """The collectives of a run, from :func:`calls_of` of its ranks; see :class:`RunTrace`."""
-    if not ranks:
-        return pd.DataFrame()
-    call = {name: np.concatenate([one[name] for one in ranks]) for name in ranks[0]}
-    rows = list(zip(*(call[name].tolist() for name in (*GROUP, "short_name")), strict=True))
-    known = {row: _kind_and_group(*row) for row in set(rows)}
-    texts = np.array([known[row] for row in rows], object).reshape(-1, 2)
+    texts = list(zip(*(call[name].tolist() for name in (*GROUP, "short_name")), strict=True))
+    known = {row: _kind_and_group(*row) for row in set(texts)}
     return pd.DataFrame({
-        "place": np.repeat(np.arange(len(ranks)), [len(one["row"]) for one in ranks]),
-        "rank": call["rank"], "row": call["row"], "step": call["batch_index"], "counted": call["counted"],
-        "collective": texts[:, 0], "group": texts[:, 1],
+        "rank": rank, "row": rows, "step": call["batch_index"], "counted": counted,
+        "collective": [known[row][0] for row in texts], "group": [known[row][1] for row in texts],
         "group_size": np.where(call["group_size"] > 0, call["group_size"], 0).astype(np.int64),
-        "bytes": call["bytes"].astype(float),
-        "start_ns": call["start_ns"], "end_ns": call["start_ns"] + call["duration_ns"],
-        "exposed_ns": call["exposed_ns"], "overlapped_ns": call["overlapped_ns"],
+        "bytes": call["bytes"].astype(float), "start_ns": start, "end_ns": end,
+        "exposed_ns": exposed, "overlapped_ns": hidden,
     })  # fmt: skip
 
 
@@ -163,18 +147,6 @@ def _kind_and_group(
     else:
         group = name or ""
     return kind or kind_of(str(kernel)), group
-
-
-def _match(source: Source, calls: pd.DataFrame, ranks: int) -> tuple[Matched | None, list[tuple[str, str]]]:
-    """The same collectives of all ranks, on one clock (None: none is known); kinds that are not, and why."""
-    if not len(calls):
-        return None, []
-    if source.gpus_per_rank > 1:
-        return None, [("all", "one process")]
-    whole = ranks == source.world_size
-    # Of some of the ranks those groups are told apart that say how many they are.
-    matched, left = match(calls, ranks) if whole or (calls["group_size"] > 0).all() else (None, [])
-    return matched, left if matched or whole else [("all", "ranks not recorded")]
 
 
 @dataclass(frozen=True)
@@ -219,10 +191,10 @@ class RunTrace:
             ``group_size`` (0: not recorded), ``bytes, start_ns, end_ns, exposed_ns, overlapped_ns``, and
             where matched what :class:`Matched` adds.
         matched: the same collectives of all ranks, on one clock; None: not known, or there is none.
-        unmatched: the kinds of collectives whose transfer and wait are not known, and why.
-        counted: the batches that means are of; None: all attributed.
+        unmatched: the kinds of collectives whose transfer and wait are not known, by reason.
+        counted: the batches that means are of.
         caused_ns: what each rank made the others wait by coming last, a step, (ranks, causes); None: not
-            known (:func:`~analysis.frames.behind.waits_by_cause`).
+            known (:func:`~analysis.frames.matching.waits_by_cause`).
     """
 
     source: Source
@@ -230,12 +202,12 @@ class RunTrace:
     collectives: pd.DataFrame
     matched: Matched | None
     unmatched: Unmatched
-    counted: Counted | None
+    counted: Counted
     caused_ns: np.ndarray | None
 
     def note_unmatched(self, study: Study) -> None:
-        for kinds, reason in self.unmatched:
-            study.note("transfer_unknown", self.source, collectives=kinds, reason=reason)
+        for reason, kinds in self.unmatched.items():
+            study.note("transfer_unknown", self.source, collectives=", ".join(kinds), reason=reason)
 
     @property
     def staged(self) -> bool:
@@ -268,8 +240,7 @@ def trace_of(study: Study, source: Source) -> RunTrace:
     if source.id not in kept:
         counted = counted_steps(study, source)
         # Some ranks at a time, one a core: Arrow and NumPy let other threads go on.
-        steps = counted.steps if counted else None
-        read = in_threads(lambda path: _read_rank(source, path.parent, steps), source.tables("kernels"))
+        read = in_threads(lambda path: _read_rank(source, path.parent, counted), source.tables("kernels"))
         kept[source.id] = _joined(source, list(read), counted)
         ranks = kept[source.id].ranks
         if untimed := sum(one.untimed_batches for one in ranks):
@@ -280,15 +251,11 @@ def trace_of(study: Study, source: Source) -> RunTrace:
     return kept[source.id]
 
 
-_Read = tuple[RankTrace, dict[str, np.ndarray], Intervals, Account]
+_Read = tuple[RankTrace, pd.DataFrame, Intervals, Account]
 
 
-def _read_rank(source: Source, directory: Path, steps: range | None) -> _Read:
-    """A rank's trace from its tables, its collectives, when they were exposed, and what it did until when.
-
-    Args:
-        steps: the batches that count; None: all.
-    """
+def _read_rank(source: Source, directory: Path, counted: Counted) -> _Read:
+    """A rank's trace from its tables, its collectives, when they were exposed, and what it did until when."""
     with reading(source):
         table = tables.read(directory, "batches", schemas.TIMES_OF_BATCHES)
         launches = tables.read(directory, "kernels", list(KERNEL_COLUMNS))
@@ -306,7 +273,7 @@ def _read_rank(source: Source, directory: Path, steps: range | None) -> _Read:
     mine = {name: column[busy] for name, column in batches.items()}
     edges = edges_of(mine)
     activities = activities_of(kernels, (edges[:, 0], edges[:, 1]))
-    among = in_steps(mine["batch_index"], steps)
+    among = in_steps(mine["batch_index"], counted.steps)
     windows = mine["start_ns"][among], mine["end_ns"][among]
     begun = (kernels["device"] >= 0) & (start >= edges.min(initial=_LAST)) & (start < edges.max(initial=0))
     of_batch = kernels["batch_index"]
@@ -315,7 +282,7 @@ def _read_rank(source: Source, directory: Path, steps: range | None) -> _Read:
         rank=tables.rank_of(directory),
         attributed=len(busy) if len(start) else 0,
         with_kernels=len(with_kernels),
-        counted=int(in_steps(with_kernels, steps).sum()),
+        counted=int(in_steps(with_kernels, counted.steps).sum()),
         timed=len(windows[0]),
         batch_index=mine["batch_index"],
         edges_ns=edges,
@@ -326,22 +293,25 @@ def _read_rank(source: Source, directory: Path, steps: range | None) -> _Read:
         untimed_kernels=untimed,
         staged=not any(whole[name].null_count for name in _STAGES),
     )
-    calls = calls_of(trace.rank, kernels, batches["batch_index"], windows, activities, steps)
-    return trace, calls, activities.exposed, account_of(kernels, calls["row"], activities, batches)
+    calls = calls_of(trace.rank, kernels, batches["batch_index"], windows, activities, counted.steps)
+    return trace, calls, activities.exposed, account_of(kernels, calls["row"].to_numpy(), activities, batches)
 
 
 _LAST = np.iinfo(np.int64).max
 
 
-def _joined(source: Source, read: Sequence[_Read], counted: Counted | None) -> RunTrace:
+def _joined(source: Source, read: Sequence[_Read], counted: Counted) -> RunTrace:
     """The ranks of a run; what their exposed communication is made of, where that is known."""
     ranks = [one for one, *_ in read]
-    calls = calls_of_run([one for _, one, *_ in read])
-    matched, left = _match(source, calls, len(ranks))
-    calls = calls.assign(transfer_ns=math.nan, left_ns=math.nan, call=0) if matched is None else matched.calls
+    calls = [of_rank.assign(place=place) for place, (_, of_rank, *_) in enumerate(read)]
+    every = pd.concat(
+        [of_rank for of_rank in calls if len(of_rank)] or calls or [pd.DataFrame()], ignore_index=True
+    )
+    matched, left = _matched(source, every, len(ranks))
+    every = every.assign(transfer_ns=math.nan, left_ns=math.nan, call=0) if matched is None else matched.calls
     caused = None
     # One rank has no collective to make; those of several that have none were not recorded.
-    if ranks and not calls["transfer_ns"].isna().any() and (len(calls) or source.ranks == 1):
+    if ranks and not every["transfer_ns"].isna().any() and (len(every) or source.ranks == 1):
         causes = np.zeros((0, len(WAITS)))
         if matched is not None:
             causes, caused = waits_by_cause(matched, [one for *_, one in read], [one for *_, one, _ in read])
@@ -349,9 +319,24 @@ def _joined(source: Source, read: Sequence[_Read], counted: Counted | None) -> R
         ranks = [
             replace(one, parts_ns=one.parts_ns | _communication(one, exposed, of_rank, causes[of_rank.index]))
             for place, (one, _, exposed, _) in enumerate(read)
-            for of_rank in [calls[calls["place"] == place]]
+            for of_rank in [every[every["place"] == place]]
         ]
-    return RunTrace(source, tuple(ranks), calls, matched, left, counted, caused)
+    return RunTrace(source, tuple(ranks), every, matched, left, counted, caused)
+
+
+def _matched(source: Source, calls: pd.DataFrame, ranks: int) -> tuple[Matched | None, Unmatched]:
+    """The collectives of all ranks on one clock (None: none is known), and kinds that are not matched."""
+    if not len(calls):
+        return None, {}
+    if source.gpus_per_rank > 1:
+        return None, {"one process": {"all": None}}
+    # Of some of the ranks those groups are told apart that say how many they are.
+    whole = ranks == source.world_size
+    if whole or (calls["group_size"] > 0).all():
+        matched, left = match(calls, ranks)
+        if matched or whole:
+            return matched, left
+    return None, {"ranks not recorded": {"all": None}}
 
 
 def _communication(
@@ -385,7 +370,7 @@ _UNKNOWN_SHARE = 0.01
 
 def anatomy_of(trace: RunTrace, with_warmup: bool = False) -> pd.DataFrame:
     """:func:`anatomy` of a run, with the columns that are known of it."""
-    steps = None if trace.counted is None or with_warmup else trace.counted.steps
+    steps = (ALL if with_warmup else trace.counted).steps
     ranks = [
         pd.DataFrame({
             "rank": one.rank,
@@ -411,7 +396,7 @@ def anatomy(study: Study, sources: Iterable[Source], with_warmup: bool = False) 
 
     Returns:
         A row a run, rank, step and stage. Columns: ``run, rank, step, stage, wall_ns`` and ``<part>_ns`` of
-        :data:`~analysis.frames.divide.EVERY` and :data:`~analysis.frames.behind.WAITS`; NaN: not known.
+        :data:`~analysis.frames.divide.EVERY` and :data:`~analysis.frames.matching.WAITS`; NaN: not known.
     """
     found = [(trace.source.id, anatomy_of(trace, with_warmup)) for trace in traces_of(study, sources)]
     frames = [frame.assign(run=run) for run, frame in found if len(frame)]

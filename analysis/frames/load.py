@@ -164,7 +164,7 @@ def _add_run(study: Study, directory: Path) -> None:
     )
     study.loaded.append(source)
     for finding in manifest.findings:
-        study.log.add(finding.of(run=name))
+        study.add(finding.of(run=name))
     # Figures of a profiled run are of the ranks that have kernels.
     there = {path.parent for path in source.tables("kernels") if _has_rows(path)}
     missing = [rank for rank in range(source.ranks) if rank_directory(source.path, rank) not in there]
@@ -186,7 +186,7 @@ def _add_trace(study: Study, directory: Path) -> None:
     source = Source(name, "trace", fields, 0, None, directory, job=job)
     study.loaded.append(source)
     for finding in job.findings:
-        study.log.add(finding.of(run=name))
+        study.add(finding.of(run=name))
 
 
 def _has_rows(path: Path) -> bool:
@@ -198,10 +198,10 @@ def _has_rows(path: Path) -> bool:
 
 def _forget_superseded(study: Study) -> None:
     """A point that failed and was begun again has the state of its later attempt."""
-    now = {attempted(one.point): one.kind for one in study.log.failed if one.kind in _LATER}
+    now = {attempted(one.point): one.kind for one in study.failed if one.kind in _LATER}
     now |= {attempted(source.id): "done" for source in study.loaded}
-    failed = study.log.failed
-    study.log.failed = [one for one in failed if now.get(attempted(one.point), one.kind) == one.kind]
+    failed = study.failed
+    study.failed = [one for one in failed if now.get(attempted(one.point), one.kind) == one.kind]
 
 
 def _read_sweep(study: Study, path: Path) -> None:
@@ -216,13 +216,13 @@ def _read_sweep(study: Study, path: Path) -> None:
     except (ValueError, KeyError, TypeError, AttributeError):
         study.note("records_damaged", what=str(record), n=1)
         return
-    study.log.failed += [Failure(point, reason, "excluded") for point, reason in left_out]
+    study.failed += [Failure(point, reason, "excluded") for point, reason in left_out]
     known = {attempted(source.id) for source in study.loaded}
-    known |= {attempted(failure.point) for failure in study.log.failed}
-    running = where_calibrating(path) or any(one.kind == "running" for one in study.log.failed)
+    known |= {attempted(failure.point) for failure in study.failed}
+    running = where_calibrating(path) or any(one.kind == "running" for one in study.failed)
     idle = f"unless {QUEUED}, {RESUME}" if content.get("launcher") == "slurm" else RESUME
     usual = "the sweep is running" if running else idle
-    study.log.failed += [
+    study.failed += [
         Failure(point, whys.get(point, usual), "not started") for point in order if point not in known
     ]
 
@@ -335,10 +335,10 @@ def _add_sized(study: Study, ranks: int, path: Path) -> None:
             job = source.job.model_copy(update={"world_size": ranks})
             named = replace(source, job=job, fields=source.fields | {"job": name})
         study.loaded.append(replace(named, id=name))
-        for finding in found.log.noted:
+        for finding in found.noted:
             if finding.run in (source.id, None):
-                study.log.add(finding.of(run=name if finding.run else None))
-    study.log.failed += found.failed
+                study.add(finding.of(run=name if finding.run else None))
+    study.failed += found.failed
 
 
 # --- tables of the reference --------------------------------------------------------------------------
@@ -398,7 +398,7 @@ def _add_named(study: Study, file: Path, kind: Kind) -> bool:
     try:
         run_id = parse_id(file.name.partition(".")[0])
     except UserError:
-        study.log.note("configuration_doubtful", named)
+        study.note("configuration_doubtful", named)
         study.loaded.append(Source(named, kind, dict.fromkeys(ID_FIELDS), 0, None, file))
         return True
     if run_id.exit_code:

@@ -1,4 +1,4 @@
-"""Match the same collective across ranks, and align the ranks' clocks.
+"""Match the same collective across ranks, align the ranks' clocks, and divide waits by cause.
 
 Ranks call collectives in process groups: of all ranks, or of some (that share a layer, or its shards). The
 n-th collective of a kind in a group's recording is the same on all of its ranks.
@@ -6,6 +6,11 @@ n-th collective of a kind in a group's recording is the same on all of its ranks
 All ranks leave a collective at nearly the same moment, so the differences between its ends are the
 differences between clocks; what remains at single ends is the residual. Groups that share ranks align the
 clocks of all their ranks. Ranks that no chain of groups connects cannot be aligned.
+
+From the moment at which a group leaves a collective to its next one, each rank's time is divided into parts.
+The last rank's parts minus a waiting rank's explain the wait: its data came late, its kernels took longer, or
+its host launched late. A wait within that time is replaced by its own causes, so that a rank that was itself
+delayed by another is not blamed.
 """
 
 from collections.abc import Sequence
@@ -15,6 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.frames.divide import EVER, Activities, Intervals, covered, launch_known, of_class, split
 from profiling.attribution.messages import ONE_OF_SEVERAL
 
 # No rank ends one of these before all have come to it: their ends are the same moment on all ranks. The root
@@ -80,7 +86,7 @@ class Matched:
     shared: tuple[Shared, ...]
 
 
-Unmatched = list[tuple[str, str]]  # kinds of collectives, and why they are not matched
+Unmatched = dict[str, dict[str, None]]  # reason -> the kinds of collectives that are not matched for it
 
 
 def match(calls: pd.DataFrame, ranks: int) -> tuple[Matched | None, Unmatched]:
@@ -97,11 +103,11 @@ def match(calls: pd.DataFrame, ranks: int) -> tuple[Matched | None, Unmatched]:
         ranks: how many there are, some of which may have made none.
 
     Returns:
-        None: there is none; and the kinds of those that are not matched, with the reason that they share.
+        None: there is none; and the kinds of those that are not matched, by reason.
     """
     matched, left_out = _shared(calls, ranks)
     if not matched:
-        return None, _by_reason(left_out)
+        return None, left_out
     groups = together(matched) or _pooled(matched)
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     clocks, reference = _clocks(end, ranks, groups)
@@ -113,22 +119,14 @@ def match(calls: pd.DataFrame, ranks: int) -> tuple[Matched | None, Unmatched]:
     for shared in matched:
         number[shared.calls] = number.max() + np.arange(1, shared.calls.shape[1] + 1, dtype=np.uint64)
         if len(set(reference[list(shared.members)])) > 1:
-            left_out.append((shared.kind, "clocks unknown"))
+            left_out.setdefault("clocks unknown", {})[shared.kind] = None
         else:
             last = start[shared.calls].max(axis=0)
             transfer[shared.calls] = np.maximum(end[shared.calls] - last, 0)
     rest = [np.abs(end[group.calls] - end[group.calls[0]])[1:].ravel() for group in groups]
     residual = float(np.median(np.concatenate(rest))) if sum(map(len, rest)) else 0.0
     calls = calls.assign(entered_ns=start, left_ns=end, transfer_ns=transfer, call=number)
-    return Matched(calls, residual, clocks, reference, tuple(matched)), _by_reason(left_out)
-
-
-def _by_reason(left_out: Unmatched) -> Unmatched:
-    """Kinds with the reason that they share: ``allgather, allreduce``."""
-    of_reason: dict[str, dict[str, None]] = {}
-    for kind, reason in left_out:
-        of_reason.setdefault(reason, {})[kind] = None
-    return [(", ".join(kinds), reason) for reason, kinds in of_reason.items()]
+    return Matched(calls, residual, clocks, reference, tuple(matched)), left_out
 
 
 def together(matched: Sequence[Shared]) -> list[Shared]:
@@ -150,20 +148,23 @@ def _pooled(matched: Sequence[Shared]) -> list[Shared]:
 
 def _shared(calls: pd.DataFrame, ranks: int) -> tuple[list[Shared], Unmatched]:
     """The collectives that all ranks of their group made; the kinds of those that are not, and why."""
-    matched, left_out = [], []
+    matched: list[Shared] = []
+    left_out: Unmatched = {}
     step = calls["step"].to_numpy()
     families: Any = calls.groupby(["group", "group_size", "collective"], sort=False)["place"]
     for (group, size, kind), of in families:
         members, counts = np.unique(of, return_counts=True)
         rows = of.index.to_numpy()
         if group == ONE_OF_SEVERAL or len(members) > (size or ranks):
-            left_out.append((kind, "groups not recorded"))
+            reason = "groups not recorded"
         elif len(members) != (size or ranks):
-            left_out.append((kind, "ranks not recorded"))
+            reason = "ranks not recorded"
         elif (counts != counts[0]).any() or np.ptp(step[rows.reshape(len(members), -1)], axis=0).any():
-            left_out.append((kind, "different calls"))
+            reason = "different calls"
         else:
             matched.append(Shared(kind, tuple(members.tolist()), rows.reshape(len(members), -1)))
+            continue
+        left_out.setdefault(reason, {})[kind] = None
     return matched, left_out
 
 
@@ -209,3 +210,149 @@ def _clock(reference_ns: np.ndarray, rank_ns: np.ndarray) -> Clock:
         float(np.median(np.abs(ahead - clock.ahead_ns(reference_ns)))) for clock in (constant, drifting)
     )
     return drifting if rest_drifting < rest / 2 else constant
+
+
+# --- waits by cause -----------------------------------------------------------------------------------
+
+# What made the last rank the last. Host: launches came late, or no operator ran; other: launched work had not
+# started, transfers of other groups, or the rank's first recorded step began late.
+CAUSES = ("data", "compute", "host", "copies", "other")
+WAITS = tuple(f"wait_{cause}" for cause in CAUSES)  # parts of exposed_wait, which add up to it
+_IN_WORDS = ("its data", "its kernels", "its host", "its copies", "something else")
+BEHIND = dict(zip(WAITS, _IN_WORDS, strict=True))  # for meanings of columns
+_OTHER = CAUSES.index("other")
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a rank had done since its recording began, ns, by :data:`CAUSES` and, last, communication.
+
+    Attributes:
+        entered: when what each collective sends was ready, shape (calls, causes + 1).
+        left: when it ended, of the same shape.
+        begun: when each step began, shape (steps, causes + 1).
+        step, start_ns: the steps, and when they began on the rank's clock.
+    """
+
+    entered: np.ndarray
+    left: np.ndarray
+    begun: np.ndarray
+    step: np.ndarray
+    start_ns: np.ndarray
+
+
+def account_of(
+    kernels: dict[str, np.ndarray], calls: np.ndarray, activities: Activities, batches: dict[str, np.ndarray]
+) -> Account:
+    """The account of a rank.
+
+    Args:
+        kernels: of :func:`analysis.frames.anatomy.arrays_of`.
+        calls: rows of those that are its collectives, in order.
+    """
+    end = kernels["start_ns"][calls] + kernels["duration_ns"][calls]
+    times = [_ready(kernels, calls), end, batches["start_ns"]]
+    until = np.concatenate(times)
+    since = np.full(len(until), until.min(initial=EVER))
+    parts = split((since, until), activities)
+    host = parts.get("idle_host_bound", parts["idle"])
+    known = (
+        parts["exposed_loader"], parts["compute"], host, parts["exposed_copies"], parts["idle"] - host,
+        parts["exposed_communication"],
+    )  # fmt: skip
+    done = np.stack(known, axis=1)
+    entered, left, begun = np.split(done, np.cumsum([len(one) for one in times])[:-1])
+    return Account(entered, left, begun, batches["batch_index"], batches["start_ns"])
+
+
+def _ready(kernels: dict[str, np.ndarray], calls: np.ndarray) -> np.ndarray:
+    """When each collective could have begun: it was launched, and the kernels launched before it had ended.
+
+    A later one starts when that before it ends, however early its gradients were there.
+    """
+    start, launch, known = kernels["start_ns"], kernels["launch_ns"], launch_known(kernels)
+    works = np.flatnonzero(known & ~of_class(kernels, "communication", "memcpy", "memset"))
+    works = works[np.argsort(launch[works], kind="stable")]
+    ends = np.maximum.accumulate(np.append(-EVER, start[works] + kernels["duration_ns"][works]))
+    own = launch[calls]
+    ready = np.maximum(ends[np.searchsorted(launch[works], own, side="right")], own)
+    return np.where(known[calls], np.minimum(ready, start[calls]), start[calls])
+
+
+def waits_by_cause(
+    matched: Matched, accounts: Sequence[Account], exposed: Sequence[Intervals]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The exposed wait of each of a run's collectives by :data:`CAUSES`, ns, shape (calls, causes).
+
+    Args:
+        exposed: when each rank's communication was exposed.
+
+    Returns:
+        These, and what each rank made the others wait by coming last, ns of their mean in the steps that
+        count, shape (ranks, causes).
+    """
+    calls = matched.calls
+    step, counted = calls["step"].to_numpy(), calls["counted"].to_numpy()
+    came, own = calls["entered_ns"].to_numpy(), calls["start_ns"].to_numpy()
+    entered, left = (np.concatenate([getattr(one, name) for one in accounts]) for name in ("entered", "left"))
+    every = [(shared, rows) for shared in matched.shared for rows in shared.calls.T]
+    arrived = np.concatenate([came[shared.calls].max(axis=0) for shared in matched.shared])
+    until = own.copy()
+    for shared in matched.shared:
+        until[shared.calls] += came[shared.calls].max(axis=0) - came[shared.calls]
+    wait_ns = np.zeros(len(calls))
+    of_rank: Any = calls.groupby("place").indices
+    for place, rows in of_rank.items():
+        wait_ns[rows] = covered((own[rows], until[rows]), exposed[place])
+    waited = np.zeros((len(calls), len(CAUSES)))
+    paid, caused = np.zeros((2, len(accounts), len(CAUSES)))  # what each rank waited until now, and made wait
+    # group's members -> its last collective: the step, the account when it was left, what had been waited
+    latest: dict[tuple[int, ...], tuple[int, np.ndarray, np.ndarray]] = {}
+    base: dict[tuple[int, ...], tuple[int, np.ndarray, np.ndarray]] = {}
+    for number in np.argsort(arrived, kind="stable").tolist():
+        shared, rows = every[number]
+        members, now = list(shared.members), int(step[rows[0]])
+        if base.get(shared.members, (None,))[0] != now:
+            last = latest.get(shared.members)
+            base[shared.members] = (now, *last[1:]) if last and last[0] == now - 1 else (
+                now, _begun(now, members, accounts, matched), paid[members]
+            )  # fmt: skip
+        _, done, paid_before = base[shared.members]
+        causes = _causes(entered[rows] - done, paid[members] - paid_before)
+        last_one = int(came[rows].argmax())
+        behind = np.maximum(causes[last_one] - causes, 0)
+        behind[behind.sum(axis=1) == 0, _OTHER] = 1
+        waited[rows] = wait_ns[rows, None] * behind / behind.sum(axis=1, keepdims=True)
+        paid[members] += waited[rows]
+        if counted[rows[0]]:
+            caused[members[last_one]] += waited[rows].sum(axis=0) / max(len(members) - 1, 1)
+        if shared.kind in TOGETHER:
+            latest[shared.members] = now, left[rows], paid[members]
+    return waited, caused
+
+
+def _begun(step: int, members: Sequence[int], accounts: Sequence[Account], matched: Matched) -> np.ndarray:
+    """The accounts of ranks when they began a step before which nothing was recorded.
+
+    One that began it late was behind by that, for a reason that is not known.
+    """
+    rows = [(member, int(np.searchsorted(accounts[member].step, step))) for member in members]
+    done = np.stack([accounts[member].begun[row] for member, row in rows])
+    start = np.array(
+        [matched.clocks[member].to_reference(accounts[member].start_ns[row]) for member, row in rows]
+    )
+    done[:, _OTHER] -= start - start.min()
+    return done
+
+
+def _causes(done: np.ndarray, paid: np.ndarray) -> np.ndarray:
+    """What ranks did, by :data:`CAUSES`: of their communication what was waiting has the causes of the wait.
+
+    Args:
+        done: by causes and communication; ``paid``: what was waited in the same time, by causes.
+    """
+    communicated, waited = done[:, -1], paid.sum(axis=1)
+    share = np.minimum(1.0, communicated / np.maximum(waited, 1.0))
+    causes = done[:, :-1] + paid * share[:, None]
+    causes[:, _OTHER] += communicated - waited * share
+    return causes

@@ -68,9 +68,7 @@ class Source:
 
     def value(self, name: str) -> Any:
         """A field of the run, its ``world_size``, or the ``run`` itself: its id."""
-        if name == "run":
-            return self.id
-        return self.world_size if name == "world_size" else self.fields.get(name)
+        return {"run": self.id, "world_size": self.world_size, **self.fields}.get(name)
 
     @property
     def point(self) -> tuple[Any, ...]:
@@ -185,50 +183,6 @@ def in_counts(failures: Sequence[Failure], what: str = "runs") -> str:
     return f"{what}: " + ", ".join(f"{count} {kind}" for kind, count in counts.items())
 
 
-@dataclass
-class Log:
-    """The runs that do not count, and findings on the others, each once."""
-
-    failed: list[Failure] = field(default_factory=list)
-    noted: dict[Finding, None] = field(default_factory=dict)
-    unusable: set[Path] = field(default_factory=set)  # paths of sources that were loaded and do not count
-
-    def note(self, code: str, run: str | None = None, side: Side = "", **data: object) -> None:
-        """Add a finding of the catalogue, once."""
-        rank, configuration = data.pop("rank", None), data.pop("configuration", None)
-        self.add(Finding(code, run, rank, configuration, side, data))  # type: ignore[arg-type]
-
-    def add(self, finding: Finding) -> None:
-        """Add a finding, once."""
-        self.noted.setdefault(finding)
-
-    @property
-    def findings(self) -> list[Finding]:
-        """Of the runs that do not count, then of the others."""
-        return [*(failure.finding for failure in self.failed), *self.noted]
-
-    def join(self, other: "Log", of_the_same: bool = False) -> None:
-        """Append the log of results B to this one, of results A; what is found in both names neither.
-
-        Args:
-            of_the_same: they are the same runs, so that what failed is in both; else runs of equal names are
-                two.
-        """
-        both = set(self.noted) & set(other.noted)
-        self.noted = dict.fromkeys(
-            finding if finding.side or finding in both else finding.of(side=side)
-            for side, log in (("A", self), ("B", other))
-            for finding in log.noted
-        )
-        failed_in_both = [one for one in self.failed if of_the_same and one in other.failed]
-        self.failed = failed_in_both + [
-            one if one.kind == "excluded" else replace(one, point=f"{side}: {one.point}")
-            for side, failed in (("A", self.failed), ("B", other.failed))
-            for one in failed
-            if one not in failed_in_both
-        ]
-
-
 # What the figures of a source are of.
 A_STEP, RECORDING = "a step", "the whole recording"
 
@@ -237,23 +191,26 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(eq=False)
 class Study:
-    """What :func:`analysis.frames.load.load` found, and the log of what is asked of it.
+    """What :func:`analysis.frames.load.load` found, and what was found wrong with it since.
 
     Attributes:
         path: what was loaded.
         loaded: runs, traces, PyProf and TAU tables, as they were when it was loaded.
-        log: what was left out, then or since, and notes.
         calibration: peaks measured on the machine of the sweep.
         own_peaks: a peaks file of the user's.
         named: the user gave each folder of traces its number of ranks, to compare them.
+        failed: runs that do not count.
+        noted: findings on the others, each once.
     """
 
     path: Path
     loaded: list[Source] = field(default_factory=list)
-    log: Log = field(default_factory=Log)
     calibration: Calibration | None = None
     own_peaks: Path | None = None
     named: bool = False
+    failed: list[Failure] = field(default_factory=list)
+    noted: dict[Finding, None] = field(default_factory=dict)
+    _unusable: set[Path] = field(default_factory=set, repr=False)  # of sources that were loaded
     _kept: dict[str, dict[Any, Any]] = field(default_factory=dict, repr=False)
 
     def of_kind(self, *kinds: Kind) -> tuple[Source, ...]:
@@ -262,7 +219,7 @@ class Study:
 
     def usable(self, sources: Iterable[Source]) -> list[Source]:
         """Those of the sources that nothing was found wrong with so far."""
-        return [source for source in sources if source.path not in self.log.unusable]
+        return [source for source in sources if source.path not in self._unusable]
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -272,9 +229,7 @@ class Study:
     @property
     def recorded(self) -> tuple[Source, ...]:
         """The runs and traces that a profiler recorded, whose ranks have tables."""
-        return tuple(
-            source for source in self.of_kind("run", "trace") if source.fields.get("profile") != "none"
-        )
+        return tuple(one for one in self.of_kind("run", "trace") if one.fields.get("profile") != "none")
 
     @property
     def only_traces(self) -> bool:
@@ -289,27 +244,18 @@ class Study:
 
     @property
     def tau_intervals(self) -> tuple[Source, ...]:
-        """The reference's TAU tables of timers that count; ``tau_atomics``: those of events."""
+        """The reference's TAU tables of timers that count."""
         return self.of_kind("tau_intervals")
 
     @property
-    def tau_atomics(self) -> tuple[Source, ...]:
-        return self.of_kind("tau_atomics")
-
-    @property
-    def failed(self) -> list[Failure]:
-        """What does not count, with reasons."""
-        return self.log.failed
-
-    @property
     def missing(self) -> list[Failure]:
-        """The same without what its sweep leaves out on purpose."""
+        """What does not count, without what its sweep leaves out on purpose."""
         return [failure for failure in self.failed if failure.kind != "excluded"]
 
     # --- asking it ------------------------------------------------------------------------------------
 
     def use(self, source: Source, function: Callable[[Source], _Answer]) -> _Answer | None:
-        """``function(source)``; None, and the log says why, if the run cannot be used or was found so before.
+        """``function(source)``; None, with a finding, if the run cannot be used or was found so before.
 
         Args:
             function: reads no other run, and raises :class:`Unusable` where this one cannot be used.
@@ -322,8 +268,8 @@ class Study:
             if error.source.without_times:  # nothing is wrong with it
                 self.note("not_recorded", error.source, what="times of steps")
                 return None
-            self.log.unusable.add(error.source.path)
-            self.log.failed.append(Failure(error.source.id, error.reason, "unusable"))
+            self._unusable.add(error.source.path)
+            self.failed.append(Failure(error.source.id, error.reason, "unusable"))
             return None
 
     def each(
@@ -337,8 +283,8 @@ class Study:
 
     def a_step(self, ids: Iterable[str]) -> str:
         """What figures of these sources are of: ``a step``, or the whole recording where none is known."""
-        of = dict.fromkeys(ids)
-        without = [source.id for source in self.recorded if source.without_steps and source.id in of]
+        of = set(ids)
+        without = sorted(self.without_steps() & of)
         if not without:
             return A_STEP
         return RECORDING if len(without) == len(of) else f"{A_STEP} (of {', '.join(without)}: {RECORDING})"
@@ -360,25 +306,49 @@ class Study:
         """A DuckDB connection of this study's own."""
         return database.connect()
 
-    # --- what is said of it ---------------------------------------------------------------------------
+    # --- findings -------------------------------------------------------------------------------------
 
-    def note(self, code: str, source: Source | None = None, side: Side = "", **data: object) -> None:
+    def note(self, code: str, source: Source | str | None = None, side: Side = "", **data: object) -> None:
         """Add a finding, once; on a run, if one is given.
 
         Args:
             code: of a catalogue (:mod:`profiling.findings`).
             data: what its template names; ``rank`` and ``configuration`` say what else it is of.
         """
-        self.log.note(code, source.id if source else None, side, **data)
+        run = source.id if isinstance(source, Source) else source
+        rank, configuration = data.pop("rank", None), data.pop("configuration", None)
+        self.add(Finding(code, run, rank, configuration, side, data))  # type: ignore[arg-type]
+
+    def add(self, finding: Finding) -> None:
+        """Add a finding, once."""
+        self.noted.setdefault(finding)
+
+    def join(self, other: "Study") -> None:
+        """Add the findings of results B to these, of results A; what is found in both names neither side."""
+        both = set(self.noted) & set(other.noted)
+        self.noted = dict.fromkeys(
+            finding if finding.side or finding in both else finding.of(side=side)
+            for side, study in (("A", self), ("B", other))
+            for finding in study.noted
+        )
+        # Of the same runs what failed is in both; else runs of equal names are two.
+        same = self.path.resolve() == other.path.resolve()
+        in_both = [one for one in self.failed if same and one in other.failed]
+        self.failed = in_both + [
+            one if one.kind == "excluded" else replace(one, point=f"{side}: {one.point}")
+            for side, failed in (("A", self.failed), ("B", other.failed))
+            for one in failed
+            if one not in in_both
+        ]
 
     @property
     def findings(self) -> list[Finding]:
         """Of the runs that do not count, then of the others."""
-        return self.log.findings
+        return [*(failure.finding for failure in self.failed), *self.noted]
 
     def notes(self) -> list[str]:
         """The findings on what counts, as lines."""
-        return lines(self.log.noted)
+        return lines(self.noted)
 
     def nothing(self, why: str) -> UserError:
         """The error of an analysis that has nothing to show, with what was wrong with a run it took out."""
@@ -387,6 +357,8 @@ class Study:
         if without and not bad:
             return UserError(f"{why}; {without[0].id} holds no times of steps")
         return UserError(f"{why}; {bad[0].point} is not used: {bad[0].reason}" if bad else why)
+
+    # --- the frame ------------------------------------------------------------------------------------
 
     @property
     def own_factors(self) -> list[str]:

@@ -268,7 +268,7 @@ def fields_of_logs(study: Study, runs: Sequence[str], patterns: Mapping[str, str
             if digits.isdecimal():
                 fields[run][name] = int(digits)
             else:
-                study.log.note("not_recorded", run, what=name)
+                study.note("not_recorded", run, what=name)
     return pd.DataFrame(fields, dtype=object).T
 
 
@@ -287,7 +287,7 @@ def of_path(study: Study, by: Sequence[str] = ()) -> pd.DataFrame:
         try:
             each.append(_of_file(study, log, by).assign(run=name))
         except UserError:  # metrics, or a trace of calls
-            study.log.note("parts_unread", what=[name])
+            study.note("parts_unread", what=[name])
     if not each:
         raise UserError(f"{path} holds no summary of GPU activities")
     return pd.concat(each, ignore_index=True)
@@ -298,7 +298,7 @@ def _of_file(study: Study, path: Path, by: Sequence[str]) -> pd.DataFrame:
         converted = tools.read(path)
         found: dict[str, pa.Table] = dict(converted.tables)
         for finding in converted.findings:
-            study.log.add(finding)
+            study.add(finding)
     else:
         names = ("kernels", "intervals", "atomics")
         found = {name: tables.read(path, name) for name in names if tables.table_path(path, name).exists()}
@@ -444,12 +444,12 @@ def sums_of_tools(
     for report in sorted({file.with_name("rank.json") for file in files}):
         if report.exists():
             for finding in orjson.loads(report.read_bytes()).get("findings", []):
-                study.log.add(Finding.from_json(finding))
+                study.add(Finding.from_json(finding))
     if path.is_file() or (tool and not files):
         converted = tools.read(path, tool)
         found = [(path.name, name, table) for name, table in converted.tables.items()]
         for finding in converted.findings:
-            study.log.add(finding)
+            study.add(finding)
     rows = {name: [one.to_pandas().assign(run=run) for run, of, one in found if of == name] for name in names}
     return {name: pd.concat(some, ignore_index=True) for name, some in rows.items() if some}
 

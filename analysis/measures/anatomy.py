@@ -24,11 +24,11 @@ from analysis.display.numbers import digits, in_order
 from analysis.display.terminal import Answer, Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.anatomy import traces_of
-from analysis.frames.behind import BEHIND, WAITS
 from analysis.frames.divide import BESIDE, EVERY, PARTS, STAGES, WITHIN
+from analysis.frames.matching import BEHIND, WAITS
 from analysis.frames.measure import measure
+from analysis.frames.steps import ALL, Series, all_series, series_of_traces
 from analysis.frames.steps import STAGES as STAGES_OF_STEPS
-from analysis.frames.steps import job_steps, steps
 from analysis.frames.study import A_STEP, RECORDING, Study
 from analysis.measures import tau
 from analysis.statistics import estimates
@@ -69,7 +69,7 @@ def batches(study: Study) -> Answer:
     Raises:
         UserError: no steps are known.
     """
-    frame = study.with_fields(durations(steps(study)))
+    frame = study.with_fields(durations(all_series(study) | series_of_traces(study)))
     of_tau = tau.step_durations(study)
     published = of_tau[list(ID_FIELDS)].assign(run="tau", tau_step_ms=1e3 * of_tau["published_s"])
     if frame.empty and published.empty:
@@ -93,25 +93,20 @@ def batches(study: Study) -> Answer:
     )
 
 
-def durations(of_ranks: pd.DataFrame) -> pd.DataFrame:
-    """The figures of runs, a row each, from their :func:`~analysis.frames.steps.steps`."""
+def durations(series: Mapping[str, Series]) -> pd.DataFrame:
+    """The figures of runs, a row each."""
     rows = []
-    for run, job in job_steps(of_ranks).groupby("run", sort=False):
-        steady = job[job["steady"]]
-        ms = steady["duration_ns"].to_numpy() / 1e6
+    for run, one in series.items():
+        steady, ms, recorded_ns = one.steady, one.steady_ns / 1e6, one.recorded_ns
         median = estimates.median_in_run(ms)
-        # The job's time is that of the rank that took longest for all of them: ranks may be late by turns.
-        counted = of_ranks[(of_ranks["run"] == run) & of_ranks["steady"]]
-        taken_ns = counted.groupby("rank")["duration_ns"].sum().max()
         rows.append({
-            "run": run, "steps": len(job), "warmup_dropped": steady["step"].iloc[0],
-            "steady_steps": len(steady),
+            "run": run, "steps": len(steady), "warmup_dropped": int(np.argmax(steady)),
+            "steady_steps": len(ms),
             "step_ms": median.value, "step_ms_low": median.low, "step_ms_high": median.high,
             "p95_ms": estimates.percentile(ms, 95), "p99_ms": estimates.percentile(ms, 99),
-            "max_ms": ms.max(),
-            "images_per_s": steady["images"].sum(skipna=False) / taken_ns * 1e9,
-            **{f"{stage}_ms": np.median(steady[f"{stage}_ns"]) / 1e6 for stage in STAGES_OF_STEPS},
-            "attributed_ms": job.loc[job["counted"], "duration_ns"].median() / 1e6,
+            "max_ms": ms.max(), "images_per_s": one.images_per_s,
+            **{f"{stage}_ms": np.median(ns[steady]) / 1e6 for stage, ns in one.stages.items()},
+            "attributed_ms": np.median(recorded_ns) / 1e6 if len(recorded_ns) else np.nan,
         })  # fmt: skip
     return pd.DataFrame(rows, columns=["run", *names_of(DURATIONS)])
 
@@ -184,7 +179,7 @@ def anatomy(study: Study, by: Sequence[str] = ()) -> Answer:
             f"{study.path} holds no profiled step with timed kernels: needed is profile: torch, or a trace"
         )
     frame = means(parts, by)
-    dropped = {name: trace.counted.dropped for name, trace in traces.items() if trace.counted}
+    dropped = {name: trace.counted.dropped for name, trace in traces.items() if trace.counted is not ALL}
     frame["warmup_dropped"] = frame["run"].map({} if "step" in by else dropped).astype("Int64")
     metrics = [*OF_A_RUN, *(LEVELS[name] for name in by), *METRICS]
     frame = study.with_fields(frame)

@@ -102,7 +102,7 @@ def compare(study: Study, other: Study, across: str | None = None, threshold: fl
     own = [*study.own_factors, *other.own_factors]
     names = output.parse_fields(across, flag="--across", own=own)
     answer = compared(study, other, names, threshold)
-    study.log.join(other.log, study.path.resolve() == other.path.resolve())
+    study.join(other)
     return answer
 
 

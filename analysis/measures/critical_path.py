@@ -16,7 +16,7 @@ from analysis.frames.anatomy import RunTrace, trace_of
 from analysis.frames.divide import union
 from analysis.frames.matching import TOGETHER, Clock
 from analysis.frames.measure import measure
-from analysis.frames.steps import series_of
+from analysis.frames.steps import in_steps, series_of
 from analysis.frames.study import RECORDING, Source, Study
 from analysis.measures.waits import (
     COMMUNICATION,
@@ -218,8 +218,8 @@ def _read(study: Study, trace: RunTrace) -> dict[int, Recorded]:
     source = trace.source
     if not trace.ranks:
         return {}
-    recorded: set[int] = set().union(*(rank.batch_index.tolist() for rank in trace.ranks))
-    steps = sorted(recorded if trace.counted is None else recorded.intersection(trace.counted.steps))
+    recorded = np.unique(np.concatenate([rank.batch_index for rank in trace.ranks]))
+    steps = recorded[in_steps(recorded, trace.counted.steps)].tolist()
     count = min(len(steps), max(1, MOST_KERNELS * len(steps) // max(kernels_of(source), 1)))
     first = (len(steps) - count) // 2
     selected = steps[first : first + count]

@@ -130,7 +130,7 @@ def spent(study: Study) -> pd.DataFrame:
                 raise UserError("it has not ended")
             manifest = store.read_record(directory / store.MANIFEST, Manifest)
         except UserError:
-            study.log.note("not_recorded", directory.name, what="cost")
+            study.note("not_recorded", directory.name, what="cost")
             continue
         runs.append({
             **manifest.fields,

@@ -392,7 +392,7 @@ def kernels(
     else:
         answer = _of_two(study, other, by, direction, top, title)
     if other is not None:
-        study.log.join(other.log, study.path.resolve() == other.path.resolve())
+        study.join(other)
     if summary and answer.parts:
         return Answer(answer.parts[0].table, SUMMARY_METRICS, answer.parts[:1])
     return answer
@@ -408,7 +408,7 @@ def _of_each(
     if frame.empty:
         raise _nothing(study, direction)
     for finding in exceeded(frame, by):
-        study.log.add(finding)
+        study.add(finding)
     if not durations:
         rate = frame["flops_efficiency_pct"].fillna(frame["flops_efficiency_of_measured_pct"]).fillna(0.0)
         place = frame.groupby("run", sort=False).ngroup()

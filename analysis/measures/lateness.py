@@ -19,8 +19,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.frames import matching
-from analysis.frames.behind import WAITS
-from analysis.frames.matching import Matched, Shared
+from analysis.frames.matching import WAITS, Matched, Shared
 from analysis.frames.steps import Series, in_steps
 from analysis.statistics import estimates
 
@@ -134,7 +133,7 @@ def parts_of_stages(series: Series) -> dict[str, float]:
     Returns:
         :data:`~analysis.frames.steps.STAGES`, mean over ranks, without waiting for the last rank to come to
         the exchange; and that, by what the last rank took longer for
-        (:data:`~analysis.frames.behind.WAITS`). Of a longer forward pass or update it is not known whether
+        (:data:`~analysis.frames.matching.WAITS`). Of a longer forward pass or update it is not known whether
         kernels or the host made it so: other.
     """
     stages = {name: float(ns[:, series.steady].mean()) for name, ns in series.rank_stages.items()}

@@ -20,8 +20,8 @@ import pandas as pd
 from analysis.display.metrics import CONFIDENCE, IN_RUN, Metric, names_of
 from analysis.display.numbers import digits
 from analysis.frames.anatomy import anatomy
-from analysis.frames.behind import BEHIND, CAUSES, WAITS
 from analysis.frames.divide import PARTS, SPLIT, STAGES, WITHIN
+from analysis.frames.matching import BEHIND, CAUSES, WAITS
 from analysis.frames.study import Study
 from analysis.measures.anatomy import STAGES_SHOWN
 from analysis.measures.points import as_columns

@@ -208,7 +208,7 @@ def _measured(study: Study, source: Source, precision: str) -> tuple[float | Non
     if calibration is None:
         return None, None
     for finding in calibration.findings:
-        study.log.add(finding)
+        study.add(finding)
     ranks = int(source.fields["gpus_per_node"])
     # Ranks of a node share its cores and memory, so the peak of as many ranks counts; else the next fewer.
     flops, moved = (

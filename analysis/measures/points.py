@@ -127,7 +127,7 @@ def points_of(study: Study, scaling: Scaling | None = "weak") -> pd.DataFrame:
     cost_of_points = cost[list(COSTS)].groupby(cost.index.map(place)).mean()
     points = points.join([peaks.set_axis(points.index), cost_of_points])
     for finding in findings(points):
-        study.log.add(finding)
+        study.add(finding)
     # Runs that turned out to be unusable are in none of them.
     kept[scaling, *(source.id for source in study.sources)] = points
     return points

@@ -28,9 +28,9 @@ from analysis.display.metrics import (
 )
 from analysis.display.numbers import OPEN, in_order, is_unusable, shown
 from analysis.display.terminal import Answer, Part
-from analysis.frames.behind import WAITS
 from analysis.frames.divide import PARTS, WITHIN
 from analysis.frames.load import no_result
+from analysis.frames.matching import WAITS
 from analysis.frames.measure import measure
 from analysis.frames.steps import STAGES
 from analysis.frames.study import Study
@@ -114,7 +114,7 @@ def scaled(
     if explain:
         notes = published.explain(study, of_runs(study, (), scaling))
     for finding in unexplained(frame):
-        study.log.add(finding)
+        study.add(finding)
     verdict = [*sizes_without_result(study), *uncertain(frame)]
     return Answer(frame, _in_data(frame, group_by), tables(frame, group_by), verdict=verdict, notes=notes)
 

@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.display.metrics import IN_RUN, NODE, OF_A_RUN, RANK, STEP, Metric, records
 from analysis.display.terminal import Answer
 from analysis.frames.anatomy import trace_of
-from analysis.frames.behind import CAUSES
+from analysis.frames.matching import CAUSES
 from analysis.frames.measure import measure
 from analysis.frames.steps import series_of
 from analysis.frames.study import UNKNOWN_HOST, Source, Study

@@ -97,7 +97,7 @@ def _runs_of(study: Study, table: Source, sql: str) -> pd.DataFrame:
     rows[list(ID_FIELDS)] = rows[list(ID_FIELDS)].where(rows[list(ID_FIELDS)].notna(), None)
     known = (rows[list(_NEEDED)].astype(float) > 0).all(axis=1)
     if not known.all():
-        study.log.note("rows_left_out", table.id, n=int((~known).sum()), what="runs without nodes")
+        study.note("rows_left_out", table.id, n=int((~known).sum()), what="runs without nodes")
     return rows[known]
 
 
@@ -288,7 +288,7 @@ where trim(event::varchar) in {EVENTS!r}
 
 def has_tau(study: Study) -> bool:
     """Whether there are TAU tables, or runs of several ranks under TAU."""
-    return bool(study.tau_intervals or study.tau_atomics or _own_runs(study))
+    return bool(study.tau_intervals or study.of_kind("tau_atomics") or _own_runs(study))
 
 
 def _own_runs(study: Study) -> list[Source]:

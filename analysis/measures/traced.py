@@ -13,9 +13,9 @@ import pandas as pd
 from analysis.display.metrics import FIELDS, IN_RUN, JOB, Metric, columns, names_of
 from analysis.display.terminal import Answer, Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
-from analysis.frames.behind import WAITS
 from analysis.frames.divide import PARTS, SPLIT, WITHIN
-from analysis.frames.steps import steps
+from analysis.frames.matching import WAITS
+from analysis.frames.steps import series_of_traces
 from analysis.frames.study import Source, Study
 from analysis.measures import anatomy, kernels
 from analysis.measures.points import Scaling
@@ -65,11 +65,9 @@ def jobs(study: Study, scaling: Scaling | None = None) -> pd.DataFrame:
         Columns: :data:`METRICS`, and ``compared``: the jobs of one program on several numbers of ranks; of
         several programs that of most jobs. If it is True of none, nothing can be said of scaling.
     """
-    every = steps(study)
-    sources = {
-        one.id: one for one in study.of_kind("trace") if one.world_size and one.id in set(every["run"])
-    }
-    frame = anatomy.durations(every[every["run"].isin(list(sources))])
+    series = series_of_traces(study)
+    sources = {one.id: one for one in study.of_kind("trace") if one.world_size and one.id in series}
+    frame = anatomy.durations({run: series[run] for run in sources})
     frame["world_size"] = frame["base_world_size"] = [sources[run].world_size for run in frame["run"]]
     frame = frame.sort_values("world_size", kind="stable")
     sized = [sources[run] for run in frame["run"]]

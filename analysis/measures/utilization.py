@@ -143,7 +143,7 @@ def _of_run(study: Study, source: Source) -> pd.DataFrame:
 
     def of_rank(path: Path) -> tuple[list[dict[str, Any]], np.ndarray, int]:
         with reading(source):
-            return _of_rank(path.parent, counted.steps if counted else None)
+            return _of_rank(path.parent, counted.steps)
 
     paths = source.tables("kernels")
     devices, recorded, without = list[dict[str, Any]](), 0, 0
@@ -164,12 +164,12 @@ def _of_run(study: Study, source: Source) -> pd.DataFrame:
     return pd.DataFrame(devices)
 
 
-def _of_rank(directory: Path, steps: range | None) -> tuple[list[dict[str, Any]], np.ndarray, int]:
+def _of_rank(directory: Path, steps: range) -> tuple[list[dict[str, Any]], np.ndarray, int]:
     """A rank by its tables: a row a device, which of its recorded steps that count have kernels, and how
     many kernels name no device.
 
     Args:
-        steps: those that count; None: all.
+        steps: those that count.
     """
     batches = tables.read(directory, "batches", ["batch_index", "start_ns", "end_ns", "attributed"])
     recorded = batches.filter(batches["attributed"])
@@ -202,7 +202,7 @@ def _of_file(study: Study) -> pd.DataFrame:
         why = "".join(f"; {finding}" for finding in converted.findings[:1])
         raise UserError(f"{study.path} holds no timed kernel{why}")
     for finding in converted.findings:
-        study.log.add(finding)
+        study.add(finding)
     return pd.DataFrame(rows)
 
 

@@ -33,7 +33,7 @@ from analysis.prediction.configurations import (
     target_ranks,
     within_reach,
 )
-from analysis.prediction.simulation import SIMULATION, UNKNOWN, Network, simulations
+from analysis.prediction.simulation import SIMULATION, UNKNOWN, Network, parse_what_ifs, simulations
 from analysis.prediction.traced_step import Traced, traced
 from profiling.errors import UserError
 from profiling.findings import Finding, lines
@@ -95,7 +95,7 @@ _ALIKE_PCT = 1.0  # difference of the methods' largest errors of back-tests that
 def predict(
     study: Study,
     ranks: str = "",
-    what_if: Sequence[str] = (),
+    what_if: str = "",
     alpha_us: float | None = None,
     beta_gb_per_s: float | None = None,
     scaling: Scaling | None = None,
@@ -106,7 +106,8 @@ def predict(
     Raises:
         UserError: nothing can be predicted; the message says why.
     """
-    frame = of_study(study, ranks, what_if, Network(alpha_us, beta_gb_per_s), scaling, gpus_per_node)
+    what_ifs, network = parse_what_ifs(what_if), Network(alpha_us, beta_gb_per_s)
+    frame = of_study(study, ranks, what_ifs, network, scaling, gpus_per_node)
     # In strong scaling, rows so far have the batch of the largest measured point.
     if "batch" in frame and (strong := frame["scaling"] == "strong").any():
         batch = (frame["global_batch"] / frame["world_size"]).astype(float)
@@ -169,7 +170,7 @@ def of_study(
         none = "no prediction: all these numbers of ranks were measured"
         raise UserError("; ".join(lines(findings)) or none)
     for one in findings:
-        study.log.add(one)
+        study.add(one)
     return frame
 
 

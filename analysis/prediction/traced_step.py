@@ -1,4 +1,4 @@
-"""Read the step and the allreduces that analysis.prediction.simulate replays, from the runs of a point.
+"""Read the step and the allreduces that are replayed on more ranks, from the runs of a point.
 
 - A gradient is ready at the end of the last backward kernel of its layer on rank 0 (median over the profiled
   steps); the parameters are in rank 0's report. If the trace has no layers, the buckets that were sent are
@@ -12,7 +12,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +25,6 @@ from analysis.frames.steps import counted_steps, in_steps
 from analysis.frames.study import Source, Study, reading
 from analysis.measures.lateness import STRAGGLER, Lateness, judge, of_collectives
 from analysis.prediction.allreduce import Exchanges, Layout
-from analysis.prediction.simulate import Step
 from profiling import schemas, tables
 
 # On the wire; the precision of gradients is a field of the run.
@@ -34,7 +33,7 @@ WIRE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 _ALGORITHM = re.compile(r"nccl.*_(ring|tree)_", re.IGNORECASE)
 
 _READY = """
-select batch_index, layer::varchar as layer, max(start_ns + duration_ns)::double as ready_ns
+select batch_index as step, layer::varchar as layer, max(start_ns + duration_ns) as ready_ns
 from read_parquet($kernels)
 where direction::varchar = 'bprop' and "class"::varchar <> 'communication'
     and layer is not null and start_ns is not null and duration_ns >= 0 and batch_index is not null
@@ -44,6 +43,36 @@ _ALLREDUCE_NAMES = """
 select distinct short_name::varchar as name from read_parquet($kernels)
 where "class"::varchar = 'communication' and short_name::varchar ilike '%allreduce%'
 """
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A step of a rank without the exchange of gradients; medians, ns.
+
+    Attributes:
+        tail_ns: after the backward pass and the exchange: the update, and what follows it.
+        ready_ns: when each gradient is ready, from the start of the backward pass; rising.
+        elements: of each gradient.
+        whole_buckets: ``elements`` are of buckets as they were sent, not of single gradients.
+        own_ns: of each step and rank without stragglers, the stages in which no rank waits for another.
+        own_load_ns: the loading in it.
+        late_ns: (stragglers, steps), by how much they are later than the others.
+        late_load_ns: the loading in it.
+        waits_share: of the loading, the part in which the device waits for it.
+    """
+
+    load_ns: float
+    forward_ns: float
+    backward_ns: float
+    tail_ns: float
+    ready_ns: np.ndarray
+    elements: np.ndarray
+    whole_buckets: bool
+    own_ns: np.ndarray
+    own_load_ns: np.ndarray
+    late_ns: np.ndarray = field(default_factory=lambda: np.zeros((0, 1)))
+    late_load_ns: np.ndarray = field(default_factory=lambda: np.zeros((0, 1)))
+    waits_share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -123,8 +152,7 @@ def _read(study: Study, source: Source) -> tuple[pd.DataFrame, Gradients | None,
     names = query(study, source, _ALLREDUCE_NAMES, kernels=source.tables("kernels"))
     gradients = None
     if source.manifest and source.manifest.ranks and source.manifest.ranks[0].gradient_elements:
-        ends = ends.merge(steps.assign(begin=_backward_begin(steps)), on="batch_index")
-        layers = (ends["ready_ns"] - ends["begin"]).groupby(ends["layer"]).median()
+        layers = _since_backward(ends, "ready_ns", steps).groupby(ends["layer"]).median()
         gradients = ready_in_order(source.manifest.ranks[0].gradient_elements, dict(layers))
     return steps, gradients, trace_of(study, source), list(map(str, names["name"]))
 
@@ -163,17 +191,20 @@ def _sent(calls: pd.DataFrame | None, recorded: pd.DataFrame, wire_bytes: int) -
     steps, count = np.unique(calls["step"], return_counts=True)
     if len(set(count)) > 1 or not np.isin(steps, recorded["batch_index"]).all():
         return None
-    begin = recorded.set_index("batch_index").pipe(_backward_begin)
-    since = calls["start_ns"] - calls["step"].map(begin)
     place = calls.groupby("step").cumcount()
-    ready = since.groupby(place).median()
+    ready = _since_backward(calls, "start_ns", recorded).groupby(place).median()
     elements = (calls["bytes"].groupby(place).median() / wire_bytes).round()
     order = np.argsort(ready.to_numpy(), kind="stable")
     return ready.to_numpy()[order], elements.to_numpy()[order]
 
 
-def _backward_begin(steps: pd.DataFrame) -> pd.Series:
-    return steps["start_ns"] + steps["load_ns"] + steps["forward_ns"]
+def _since_backward(rows: pd.DataFrame, name: str, steps: pd.DataFrame) -> pd.Series:
+    """What happened to each row when, ns since the backward pass of its ``step`` began; of known steps."""
+    rows = rows[rows["step"].isin(steps["batch_index"])]
+    of = steps.set_index("batch_index").loc[rows["step"]]
+    # Whole numbers first: a float holds times since 1970 to 256 ns.
+    since = rows[name].to_numpy() - of["start_ns"].to_numpy()
+    return pd.Series(since - (of["load_ns"] + of["forward_ns"]).to_numpy(), rows.index)
 
 
 # --- stages ---------------------------------------------------------------------------------------------
@@ -211,10 +242,9 @@ def step_of(
     backward = float(seen["backward"] if alone else ready_ns[-1])
     after = 0.0
     if calls is not None and len(calls):
-        last = recorded["batch_index"].map(calls.groupby("step")["end_ns"].max()).fillna(0)
-        begin = _backward_begin(recorded)
-        done = np.maximum(begin + backward, last)
-        after = max(float((begin + recorded["backward_ns"] - done).median()), 0.0)
+        last = _since_backward(calls, "end_ns", recorded).groupby(calls["step"]).max()
+        done = recorded["batch_index"].map(last).fillna(0).clip(lower=backward)
+        after = max(float((recorded["backward_ns"] - done).median()), 0.0)
     return Step(
         float(timed["load"]),
         float(timed["forward"]),
@@ -240,10 +270,7 @@ def _have_sizes(calls: pd.DataFrame) -> bool:
 def exchanges(
     calls: pd.DataFrame | None, layout: Layout, algorithms: frozenset[str] = frozenset()
 ) -> Exchanges:
-    """The intervals in which allreduces ran; none where they or their sizes are not known.
-
-    Intervals of no length (as floats hold it) are left out.
-    """
+    """The intervals in which allreduces ran; none where they or their sizes are not known."""
     if calls is None or not _have_sizes(calls):
         nothing = np.array([])
         return Exchanges(nothing, nothing, nothing, nothing, nothing)
@@ -252,11 +279,10 @@ def exchanges(
     reach = np.maximum.accumulate(np.maximum(calls["end_ns"].to_numpy(), begin + 1))
     heads = np.flatnonzero(np.concatenate([[True], begin[1:] >= reach[:-1]]))
     tails = np.append(heads[1:], len(begin)) - 1
-    lasted = (reach[tails] - begin[heads]).astype(float)
-    took = lasted > 0
-    ranks, nodes = (np.full(int(took.sum()), count) for count in (layout.ranks, layout.nodes))
+    ranks, nodes = (np.full(len(heads), count) for count in (layout.ranks, layout.nodes))
     sizes = np.add.reduceat(calls["bytes"].to_numpy(), heads)
-    return Exchanges(ranks, (tails - heads + 1)[took], sizes[took], lasted[took], nodes, algorithms)
+    lasted = (reach[tails] - begin[heads]).astype(float)
+    return Exchanges(ranks, tails - heads + 1, sizes, lasted, nodes, algorithms)
 
 
 def allreduces(trace: RunTrace) -> pd.DataFrame | None:

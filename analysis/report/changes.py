@@ -45,7 +45,7 @@ def build(a: Study, b: Study, across: Sequence[str] = ()) -> Page:
     if not answer.tables:
         raise UserError(_SAME.format(what="traces" if of_traces else "runs"))
     sections = [_change(answer, b), *([] if of_traces else _scaling(a, b, names))]
-    a.log.join(b.log, a.path.resolve() == b.path.resolve())
+    a.join(b)
     folders = [a.path, b.path]
     return Page(
         title=f"{names[1].removeprefix('B: ')} compared with {names[0].removeprefix('A: ')}",

@@ -45,7 +45,7 @@ def _rows(context: Context) -> pd.DataFrame:
     if rows.empty:
         raise UserError("no profiled run has a kernel in a profiled step")
     for finding in kernels.exceeded(rows):
-        study.log.add(finding)
+        study.add(finding)
     return study.with_fields(rows)
 
 

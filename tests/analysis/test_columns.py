@@ -158,7 +158,7 @@ def ask(sweep: Path, others: dict[str, Path], tmp_path: Path):
 @pytest.mark.parametrize("given", ANSWERS, ids=" ".join)
 def test_no_answer_has_a_column_twice(given: tuple[str, ...], ask) -> None:
     ran = ask(given)
-    assert ran.code == 0, ran.err
+    assert ran.code == (given[:2] == ("compare", "TRACES")), ran.err  # its second traces are slower
     head = ran.out.split("\n")[0].split(",")
     assert sorted(head) == sorted(set(head))
     # A run is called `run`, whatever it is of; and wherever a row is of one, also of traces.

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pytest
 
 from analysis.display.metrics import records
-from analysis.frames.anatomy import arrays_of, calls_of, calls_of_run
+from analysis.frames.anatomy import arrays_of, calls_of
 from analysis.frames.divide import activities_of
 from analysis.frames.load import load
 from analysis.measures.communication import communication, figures
@@ -39,7 +39,7 @@ def rank_of(rank: int, starts_us, ends_us, offset_us: int = 0, compute_us=(), ba
         "duration_ns": (end - start) * US,
         "class": kind, "direction": np.full(len(rows), "bprop"), "short_name": name, "bytes": moved,
     }  # fmt: skip
-    return calls_of_run([calls_of(rank, kernels, np.array([0]), ALWAYS, activities_of(kernels))])
+    return calls_of(rank, kernels, np.array([0]), ALWAYS, activities_of(kernels))
 
 
 def test_wait_is_what_passes_before_the_last_rank_arrives():
@@ -85,7 +85,7 @@ def test_planted_clocks_of_eight_real_ranks_of_one_node(shared_data, offset_us):
         kernels = arrays_of(table)
         kernels["start_ns"] = kernels["start_ns"] + offset_us * number * US
         batches = np.unique(kernels["batch_index"])
-        ranks.append(calls_of_run([calls_of(number, kernels, batches, ALWAYS, activities_of(kernels))]))
+        ranks.append(calls_of(number, kernels, batches, ALWAYS, activities_of(kernels)))
     matched = matched_of(ranks)
     assert matched.residual_ns < 5 * US
     ahead = np.stack(by_rank(matched, "end_ns")) - by_rank(matched, "left_ns")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from analysis.diagnosis import diagnosis
-from analysis.frames.behind import CAUSES, WAITS
 from analysis.frames.load import load
+from analysis.frames.matching import CAUSES, WAITS
 from analysis.measures.critical_path import critical_path
 from analysis.measures.loss import BY_STAGES
 from analysis.report.base import Context

@@ -8,7 +8,7 @@ from analysis.display.metrics import records
 from analysis.frames.kernel_sums import costs
 from analysis.frames.load import load
 from analysis.frames.steps import all_series
-from analysis.frames.study import BOTH, Failure, Log, Source, Study, Unusable
+from analysis.frames.study import BOTH, Failure, Source, Study, Unusable
 from analysis.measures import anatomy, communication
 from analysis.measures.points import points_of
 from tests.analysis.synthetic import run_of, write_sweep
@@ -95,22 +95,21 @@ def test_a_run_whose_kernels_are_damaged_times_no_point(tmp_path: Path) -> None:
     assert points_of(study) is points
 
 
-@pytest.mark.parametrize(("of_the_same", "failed"), [(False, 2), (True, 1)])
+@pytest.mark.parametrize(("other", "failed"), [("changed", ["A: run_0", "B: run_0"]), ("results", ["run_0"])])
 def test_of_two_sets_all_that_failed_is_counted_and_what_is_noted_of_both_is_said_once(
-    of_the_same: bool, failed: int
+    other: str, failed: list[str]
 ) -> None:
-    logs = Log(), Log()
-    for log in logs:
-        log.failed.append(Failure("run_0", "killed", "failed"))
-        log.note("recorded", text="no peaks were measured")
-    logs[0].note("recorded", "run_0", text="its clock is late")
-    logs[1].note("recorded", "run_1", text="its clock is late")
-    logs[1].note("recorded", "run_2", text="its clock is late")
-    logs[1].note("recorded", side=BOTH, text="they ran one after the other")
-    logs[0].join(logs[1], of_the_same)
-    points = ["run_0"] if of_the_same else ["A: run_0", "B: run_0"]
-    assert [one.point for one in logs[0].failed] == points and len(points) == failed
-    of = [(one.data["text"], one.side, one.run) for one in logs[0].noted]
+    a, b = Study(Path("results")), Study(Path(other))
+    for study in (a, b):
+        study.failed.append(Failure("run_0", "killed", "failed"))
+        study.note("recorded", text="no peaks were measured")
+    a.note("recorded", "run_0", text="its clock is late")
+    b.note("recorded", "run_1", text="its clock is late")
+    b.note("recorded", "run_2", text="its clock is late")
+    b.note("recorded", side=BOTH, text="they ran one after the other")
+    a.join(b)
+    assert [one.point for one in a.failed] == failed
+    of = [(one.data["text"], one.side, one.run) for one in a.noted]
     assert of == [
         ("no peaks were measured", "", None), ("its clock is late", "A", "run_0"),
         ("its clock is late", "B", "run_1"), ("its clock is late", "B", "run_2"),
