@@ -343,6 +343,53 @@ def _checkpoint(plan: Plan, x: float, _: np.random.Generator) -> None:
     plan.stall[:, ::20] += x
 
 
+def _heavy_tailed(plan: Plan, x: float, generator: np.random.Generator) -> None:
+    """Files of very unlike sizes: the time that a batch needs is lognormal."""
+    plan.load *= np.exp(x * generator.normal(size=plan.load.shape))
+
+
+def _cold(plan: Plan, x: float, _: np.random.Generator) -> None:
+    """A cold cache of files, which fills during the run."""
+    plan.load *= 1 + x * np.exp(-np.arange(plan.steps) / 20)
+
+
+def _nodes_by_turns(plan: Plan, x: float, _: np.random.Generator) -> None:
+    """The storage serves one node after the other, for five steps each."""
+    for node in range(2):
+        ranks = slice(4 * node, 4 * node + 4)
+        plan.load[ranks, (np.arange(plan.steps) // 5 + node) % 2 == 0] *= 1 + x
+
+
+def _collected(plan: Plan, x: float, _: np.random.Generator) -> None:
+    """Garbage collection of Python: each seventh step of a rank, ranks out of step with each other."""
+    for rank in range(plan.ranks):
+        plan.stall[rank, rank % 7 :: 7] += x
+
+
+def _in_spells(name: str, rank: int) -> Plant:
+    """Make an array of a plan longer by the share ``x`` on a rank, in spells of eight steps of sixteen."""
+
+    def plant(plan: Plan, x: float, _: np.random.Generator) -> None:
+        getattr(plan, name)[rank, np.arange(plan.steps) // 8 % 2 == 1] *= 1 + x
+
+    return plant
+
+
+def _slower_and_slower(name: str) -> Plant:
+    """Make an array of a plan longer from step to step, by the share ``x`` at the end."""
+
+    def plant(plan: Plan, x: float, _: np.random.Generator) -> None:
+        array = getattr(plan, name)
+        array *= np.linspace(1, 1 + x, plan.steps)
+
+    return plant
+
+
+def _slow_hosts(plan: Plan, _: float, __: np.random.Generator) -> None:
+    """Hosts that launch kernels no faster than the devices run them, whatever the strength."""
+    plan.launch[:] = 1.5 * (FORWARD_MS + BACKWARD_MS) / (2 * LAYERS)
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of cause.
@@ -352,6 +399,8 @@ class Kind:
         vague: what is true, and says less.
         everywhere: it is planted on one rank, too, and scaling loses nothing by it.
         sizes: percent by which a step gets longer.
+        repetitions: how many runs of each profile there are.
+        traced: ranks whose kernels a profiled run recorded; 0: all.
     """
 
     plant: Plant | None
@@ -360,12 +409,15 @@ class Kind:
     everywhere: bool = False
     sizes: tuple[float, ...] = SIZES_PCT
     batch: int = IMAGES
+    repetitions: tuple[tuple[str, int], ...] = (("none", 3), ("torch", 1))
+    traced: int = 0
 
 
 NODE = [4, 5, 6, 7]
 WAITS = ("imbalance", "cannot_tell")
 NETWORK = ("transfer", "latency")
 LATE_HALF = slice(STEPS // 2, None)
+TIMED = (("none", 4),)
 KINDS = {
     "data: loaders of all ranks": Kind(_factor("load"), ("data",)),
     "data: on changing ranks": Kind(_now_and_then("load", 0.3), ("data",), WAITS),
@@ -376,6 +428,11 @@ KINDS = {
         _factor("load", NODE), ("straggler 4-7 node", "straggler 4-7 loader", "data"), WAITS),
     "data: all, each 20th step": Kind(_steps("load", 20), ("data",), WAITS),
     "data: from the middle on": Kind(_factor("load", steps=LATE_HALF), ("data",), WAITS),
+    "data: files of unlike sizes": Kind(_heavy_tailed, ("data",), WAITS),
+    "data: a cold cache": Kind(_cold, ("data",), WAITS),
+    "data: nodes by turns": Kind(_nodes_by_turns, ("data",), WAITS),
+    "data: one rank, now and then": Kind(
+        _now_and_then("load", 0.2, [5]), ("straggler 5 loader", "data"), WAITS),
     "data: at every size": Kind(_factor("load"), ("none",), everywhere=True),
     "data: at every size, bursts": Kind(_bursts, ("data", "none"), WAITS, everywhere=True),
     "host: all ranks launch slowly": Kind(_factor("launch"), ("host",), ("idle",)),
@@ -389,11 +446,23 @@ KINDS = {
     "host: at every size": Kind(_factor("launch"), ("none",), everywhere=True),
     "host: one node": Kind(_factor("launch", NODE), ("straggler 4-7 node", "straggler 4-7 host"), ("host",)),
     "host: checkpoints": Kind(_checkpoint, ("host",), ("idle", *WAITS)),
+    "host: garbage collection": Kind(_collected, ("host",), WAITS),
+    "host: slower and slower": Kind(_slower_and_slower("launch"), ("host",), ("idle", "cannot_tell")),
+    "host: one rank, in spells": Kind(
+        _in_spells("launch", 2), ("straggler 2 host", "host"), ("straggler 2 GPU or host", *WAITS)),
     "GPU: one rank": Kind(_compute([3]), ("straggler 3 GPU",), WAITS),
     "GPU: one rank, backward alone": Kind(_factor("backward", [3]), ("straggler 3 GPU",), WAITS),
     "GPU: one rank, forward alone": Kind(_factor("forward", [3]), ("straggler 3 GPU",), WAITS),
     "GPU: one rank, from the middle on": Kind(_compute([3], LATE_HALF), ("straggler 3 GPU",), WAITS),
     "GPU: two ranks": Kind(_compute([1, 6]), ("straggler 1, 6 GPU",), WAITS),
+    "GPU: one rank, in spells": Kind(
+        _both(_in_spells("forward", 3), _in_spells("backward", 3)), ("straggler 3 GPU",), WAITS),
+    "GPU: one rank has more images": Kind(
+        _both(_compute([6]), _factor("load", [6]), _factor("copy", [6])), ("straggler 6 GPU",), WAITS),
+    "GPU: all ranks, forward alone": Kind(_factor("forward"), ("computation",)),
+    "GPU: at every size": Kind(_compute(), ("none",), everywhere=True),
+    "GPU: at every size, slower and slower": Kind(
+        _both(_slower_and_slower("forward"), _slower_and_slower("backward")), ("none",), everywhere=True),
     "GPU: one node": Kind(_compute(NODE), ("straggler 4-7 node", "straggler 4-7 GPU"), WAITS),
     "GPU: another rank from the middle on": Kind(
         _moving, ("straggler 1 GPU", "straggler 6 GPU", "straggler 1, 6 GPU", "imbalance"), ("cannot_tell",)),
@@ -411,12 +480,25 @@ KINDS = {
     "contention with collectives": Kind(_contention, ("computation",), ("transfer",)),
     "copies: all ranks": Kind(_more("copy"), ("copies",)),
     "copies: one rank": Kind(_more("copy", [4]), ("straggler 4 GPU", "straggler 4 copies", "copies"), WAITS),
+    "copies: now and then": Kind(_now_and_then("copy", 0.2), ("copies",), WAITS),
     "small batch": Kind(_fixed, ("computation",), batch=8 * IMAGES),
     "nothing": Kind(None, ("none",), sizes=(0.0,)),
     "nothing, heavy tails": Kind(_tails, ("none",), everywhere=True, sizes=(0.0,)),
     "two: data and bandwidth": Kind(_both(_factor("load"), _bandwidth), ("data", "transfer")),
     "two: latency and slow GPU": Kind(
         _both(_latency_of(100.0), _compute([3])), ("straggler 3 GPU", *NETWORK)),
+    "two: loader of one rank, GPU of another": Kind(
+        _both(_factor("load", [5]), _compute([3])), ("straggler 3 GPU", "straggler 5 loader"),
+        ("straggler 3, 5 GPU", *WAITS)),
+    "two: slow hosts at every size, and bandwidth": Kind(
+        _both(_slow_hosts, _bandwidth), ("transfer",), everywhere=True),
+    "traces of half the ranks: bandwidth": Kind(_bandwidth, ("cannot_tell",), traced=4),
+    "traces of half the ranks: a slow GPU": Kind(
+        _compute([6]), ("cannot_tell",), ("straggler 6 GPU or host",), traced=4),
+    "no profile: data": Kind(_factor("load"), ("data",), repetitions=TIMED),
+    "no profile: bandwidth": Kind(_bandwidth, ("cannot_tell",), repetitions=TIMED),
+    "no profile: forward of one GPU": Kind(
+        _factor("forward", [3]), ("straggler 3 GPU or host",), WAITS, repetitions=TIMED),
     "two: copies and bandwidth": Kind(_both(_more("copy"), _bandwidth), ("copies", "transfer")),
     "two: hosts and data of one rank": Kind(
         _both(_factor("launch"), _factor("load", [5])), ("host", "straggler 5 loader"), ("data",)),
@@ -438,7 +520,7 @@ def strength(kind: Kind, size: float) -> float:
 
     wanted, high = (1 + size) * step_ms(0.0), 1e-2
     while step_ms(high) < wanted and high < 1e6:
-        high *= 2
+        high *= 8
     return float(brentq(lambda x: step_ms(x) - wanted, 0.0, high, rtol=1e-3))
 
 
@@ -466,7 +548,13 @@ def cell(name: str, size_pct: float, seeds: int) -> dict[str, Any]:
     texts = {}
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as folder:
-            write_sweep(Path(folder), jobs, seed, batches=STEPS, recorded=recorded, simulator=simulated)
+            write_sweep(
+                Path(folder), jobs, seed, repetitions=dict(kind.repetitions), batches=STEPS,
+                recorded=recorded, simulator=simulated,
+            )  # fmt: skip
+            for rank in range(kind.traced, 8) if kind.traced else ():
+                for table in Path(folder).glob(f"run_*/rank_{rank:04d}/kernels.parquet"):
+                    table.unlink()
             rows = [as_row(one) for one in in_order(diagnosis(Evidence(load(Path(folder)))))]
         first[found := named(rows)] += 1
         if found not in kind.right:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis.diagnosis.evidence import PARTS, WORDS, ends, in_words, number, on, shares_of
@@ -273,21 +274,42 @@ def _suspected(frame: pd.DataFrame) -> list[Finding]:
     return [Finding("straggler_suspected", data=data)] if len(unsure) else []
 
 
+def parts_explain(row: Mapping[str, Any]) -> bool:
+    """Whether what grew in profiled runs is the loss, to within half of it."""
+    rest = abs(number(row, "loss_unattributed_pct"))
+    return rest <= UNATTRIBUTED_SHARE * lost_pct(row) and not other_steps(row.get("perturbation"))
+
+
 def divided_loss(row: Mapping[str, Any]) -> dict[str, float]:
     """The loss by part and by the cause of waits, percentage points; by stage where parts explain it ill.
 
-    Empty: neither is known.
+    Stages are of all runs. A profiled run whose steps were longer or shorter than the others' still tells
+    what takes the time of stages, if one part is most of what it lost.
+
+    Returns:
+        Empty: neither is known.
     """
-    rest = number(row, "loss_unattributed_pct")
-    explained = abs(rest) <= UNATTRIBUTED_SHARE * lost_pct(row) and not other_steps(row.get("perturbation"))
-    names, waits = (EVERY, "exposed_wait") if explained else (BY_STAGES, LATE)
+    names, waits = (EVERY, "exposed_wait") if parts_explain(row) else (BY_STAGES, LATE)
     costs = {name: number(row, f"loss_{name}_pct") for name in names}
-    costs = finest(costs) if explained else costs
-    # Of stages, waits are known by cause where no collectives were recorded.
-    causes = {name: number(row, f"loss_{name}_pct") for name in WORDS["waits"]}
-    if waits in costs and (explained or row.get("loss_note")) and not math.isnan(sum(causes.values())):
-        costs |= {**causes, waits: costs[waits] - sum(causes.values())}
+    costs = costs if waits == LATE else finest(costs)
+    if waits in costs and not other_steps(row.get("perturbation")):
+        causes = {name: number(row, f"loss_{name}_pct") for name in WORDS["waits"]}
+        if not math.isnan(sum(causes.values())):
+            costs |= {**causes, waits: costs[waits] - sum(causes.values())}
+        if waits == LATE:
+            costs |= _of_stages(row, costs)
     return {} if math.isnan(sum(costs.values())) else costs
+
+
+def _of_stages(row: Mapping[str, Any], costs: Mapping[str, float]) -> dict[str, float]:
+    """What stages lost as the loss of the part that took it by the profile; empty: none is most of it."""
+    grown = finest({name: number(row, f"loss_{name}_pct") for name in EVERY})
+    largest = max(grown, key=lambda name: grown[name], default="")
+    stages = WORDS["stages"].get(largest, [])
+    most = UNATTRIBUTED_SHARE * sum(max(of, 0.0) for of in grown.values())
+    if not stages or not grown[largest] >= max(least_pct(row), most):
+        return {}
+    return {**dict.fromkeys(stages, 0.0), largest: sum(costs[stage] for stage in stages)}
 
 
 def of_loss(costs: Mapping[str, float], late: Finding | None, ranks: int) -> dict[str, float]:
@@ -320,12 +342,35 @@ def of_loss(costs: Mapping[str, float], late: Finding | None, ranks: int) -> dic
     return dict(sorted(costs.items(), key=lambda cost: -cost[1]))
 
 
+def within(costs: Mapping[str, float], lost: float) -> dict[str, float]:
+    """Costs that add up to no more than what is lost.
+
+    Parts grew by more if others shrank, or if profiled steps were longer: they are less in proportion.
+    """
+    others = sum(max(cost, 0.0) for kind, cost in costs.items() if kind != LATE_RANKS)
+    share = min(1.0, max(lost - costs.get(LATE_RANKS, 0.0), 0.0) / others) if others else 1.0
+    return {kind: cost if kind == LATE_RANKS else share * max(cost, 0.0) for kind, cost in costs.items()}
+
+
 def ends_of(row: Mapping[str, Any], kind: str, cost_pct: float) -> list[float]:
     """The interval of a cause's cost, percentage points; empty: it has none.
 
-    What late ranks take off a part moves its interval as it moves the part.
+    Waits that are added to a part are as sure as all waits. What late ranks take off a part moves its
+    interval as it moves the part.
     """
-    part, low, high = (number(row, f"loss_{kind}_pct{end}") for end in ("", "_low", "_high"))
+    waited = number(row, "loss_exposed_wait_pct")
+    of_waits = {
+        wait: number(row, f"loss_{wait}_pct") / waited if waited > 0 else 0.0 for wait in WORDS["waits"]
+    }
+    shares = {kind: 1.0}
+    if kind == "exposed_wait":
+        shares[kind] -= sum(of_waits.values())
+    elif added := sum(share for wait, share in of_waits.items() if kind in WORDS["waits"][wait]):
+        shares["exposed_wait"] = added
+    part, low, high = (
+        sum(share * number(row, f"loss_{name}_pct{end}") for name, share in shares.items())
+        for end in ("", "_low", "_high")
+    )
     moved = cost_pct - part
     return [low + moved, high + moved] if math.isfinite(low + high + moved) else []
 
@@ -341,26 +386,33 @@ def _causes(row: dict[str, Any], late: Finding | None, gained: Rows) -> list[Fin
         lost = max(0.0, lost_pct(row))
         small = _finding("loss_small", row, cause="none", cost_pct=lost, least_pct=least_pct(row))
         return [] if above_ideal(row) else [small]
-    costs = of_loss(divided_loss(row), late, row["world_size"]) if divided_loss(row) else {}
-    if not costs:
+    divided = divided_loss(row)
+    grown = of_loss(divided, late, row["world_size"]) if divided else {}
+    if not grown:
         # Half of the loss is enough to call the late rank the cause.
         known = late and late.data["cost_pct"] >= UNATTRIBUTED_SHARE * lost_pct(row)
         disagree = not math.isnan(number(row, "loss_unattributed_pct"))
         reason = STEPS_DISAGREE if disagree else row.get("loss_note") or NO_BASELINE
         data = {"cause": "cannot_tell", "cost_pct": lost_pct(row), "reason": reason}
         return [] if known or unsure else [_finding("loss_unexplained", row, **data)]
+    costs = within(grown, lost_pct(row))
+
+    def interval(kind: str) -> list[float]:
+        ends = ends_of(row, kind, grown[kind]) if parts_explain(row) and grown[kind] > 0 else []
+        # A cause costs no more than may be lost.
+        return [float(np.fmin(costs[kind] / grown[kind] * end, number(row, "loss_pct_high"))) for end in ends]
 
     def found(kind: str, code: str = "cause_of_loss") -> Finding:
         if kind == LATE_RANKS and late:
             return late.of(data={**late.data, "on": on(row)})
         limit = limit_of_transfer(costs[kind], gained) if kind == "exposed_transfer" else ""
-        return _cause(row, kind, costs[kind], code, limit)
+        return _cause(row, kind, costs[kind], interval(kind), code, limit)
 
     enough = max(least_pct(row), _LIMITING_SHARE * lost_pct(row))
     large = [kind for kind, cost in costs.items() if cost >= enough] or list(costs)[:1]
     if unsure:  # nothing is certain, and what is most is not hidden
         return [found(kind, "cause_uncertain") for kind in large[:2] if kind != LATE_RANKS]
-    certain = [one for one in large if not (interval := ends_of(row, one, costs[one])) or interval[0] > 0][:2]
+    certain = [one for one in large if not (ends := interval(one)) or ends[0] > 0][:2]
     least = costs[certain[-1]] if certain else 0.0
     doubtful = [one for one in large if one not in certain and costs[one] >= least][:2]
     few_pct = number(row, "loss_few_steps_pct")
@@ -387,12 +439,11 @@ def _lost(row: Mapping[str, Any], costs: Mapping[str, float]) -> Finding:
 
 
 def _cause(
-    row: Mapping[str, Any], kind: str, cost_pct: float, code: str = "cause_of_loss", limit: str = ""
+    row: Mapping[str, Any], kind: str, cost_pct: float, interval: list[float], code: str, limit: str
 ) -> Finding:
     part = PARTS[kind]
     name = part.get("name_strong", part["name"]) if row.get("scaling") == "strong" else part["name"]
     name += f" ({limit})" if limit else ""
-    interval = ends_of(row, kind, cost_pct)
     data = {
         "kind": kind, "limit": limit, "cause": "latency" if limit == "latency" else part["cause"],
         "name": name, "cost_pct": cost_pct, "ends": interval,

@@ -7,8 +7,9 @@ from profiled ones: what the profiler adds equally at both sizes cancels. Growth
 unattributed. Exposed communication is divided into transfer (after the last rank entered the collective) and
 wait (before that), where the collectives of all ranks are known.
 
-Intervals of parts cover the steps inside the profiled runs (Student's t over independent steps), not
-differences between runs. A sum and its parts are sampled together, so that their intervals are consistent.
+Intervals of parts cover the steps inside the profiled runs (Student's t over independent steps, of
+logarithms), not differences between runs. A sum and its parts are sampled together, so that their intervals
+are consistent.
 """
 
 import zlib
@@ -84,6 +85,7 @@ _NO_COLLECTIVES = "no collectives in the traces of several ranks"
 _DISAGREE = "profiled and unprofiled runs disagree by more than half of the loss"
 METRICS = (_LOSS, *_PARTS, _REST, *_MORE_PARTS, _NOTE)
 _RESAMPLES = 2000
+_LARGEST_LOGARITHM = 50.0  # of a factor, beyond which it only overflows
 # Profiled runs that leave more than this share of the loss without a part do not tell its cause ...
 UNATTRIBUTED_SHARE = 0.5
 _LEAST_UNATTRIBUTED_PCT = 5.0  # ... if that is more than identical runs differ by
@@ -135,9 +137,11 @@ def parts_of_run(run: str, frame: pd.DataFrame) -> pd.DataFrame:
             if errors is None:  # the steps are too few to tell
                 errors = np.full((len(columns) + 1, _RESAMPLES), np.nan)
             mean = np.append(means[columns], means[columns].sum())[:, None]
-            sampled = np.column_stack([mean, mean + errors])
-            # Few steps draw errors of any size: nothing takes less than no time, or more than a step.
-            parts |= dict(zip((*names, whole), np.clip(sampled, 0, steps["wall_ns"].max()), strict=True))
+            # Errors of logarithms (the delta method): times are above 0, and few long steps make means skewed.
+            factors = np.exp(np.minimum(errors / np.where(mean > 0, mean, 1.0), _LARGEST_LOGARITHM))
+            # Few steps draw errors of any size: nothing takes more than a step.
+            sampled = np.column_stack([mean, mean * factors]).clip(max=steps["wall_ns"].max())
+            parts |= dict(zip((*names, whole), sampled, strict=True))
         unknown = np.full(_RESAMPLES, np.nan)
         parts |= {name: np.append(means[f"{name}_ns"], unknown) for name in WAITS if f"{name}_ns" in means}
     index = pd.MultiIndex.from_product([[run], parts], names=["run", "part"])
@@ -189,17 +193,22 @@ def parts_of_loss(
     by_stages[f"{LATE_RANKS}_ns"] = by_stages[[f"{name}_ns" for name in WAITS]].sum(axis=1, skipna=False)
     row = by_stages.rename(columns=lambda name: f"loss_{name.removesuffix('_ns')}_pct")
     row["loss_note"] = _notes(points, base, group, parts)
-    for name in {*WAITS, *_KEPT} & {*parts}:
-        of = parts[name]
-        sampled = grown_pct(of.loc[points.index], of.loc[points["base"]])
-        if name in WAITS:
-            row[f"loss_{name}_pct"] = sampled[0].fillna(row[f"loss_{name}_pct"])
-        else:
-            row = row.assign(**as_columns(f"loss_{name}_pct", sampled))
+    sampled = {
+        name: grown_pct(of.loc[points.index], of.loc[points["base"]])
+        for name, of in parts.items()
+        if name in (*WAITS, *_KEPT)
+    }
+    for name in {*_KEPT} & {*sampled}:
+        row = row.assign(**as_columns(f"loss_{name}_pct", sampled[name]))
     for whole in SPLIT:
         row = _within_each_other(row, f"loss_{whole}_pct", [f"loss_{name}_pct" for name in WITHIN[whole]])
     attributed = row.reindex(columns=[f"loss_{name}_pct" for name in PARTS]).sum(axis=1)
-    return row.assign(loss_unattributed_pct=(loss_pct - attributed).where(row["loss_note"] == ""))
+    rest = (loss_pct - attributed).where(row["loss_note"] == "")
+    # Where profiled runs explain too little, waits by cause are those of stages.
+    explained = rest.abs() <= UNATTRIBUTED_SHARE * loss_pct.abs()
+    for name in {*WAITS} & {*sampled}:
+        row[f"loss_{name}_pct"] = sampled[name][0].where(explained).fillna(row[f"loss_{name}_pct"])
+    return row.assign(loss_unattributed_pct=rest)
 
 
 def _within_each_other(row: pd.DataFrame, whole: str, parts: Sequence[str]) -> pd.DataFrame:

@@ -105,7 +105,7 @@ def _loss(context: Context) -> Content:
         # little, the bar has the parts and what they do not explain.
         parts = finest_parts(rows, "loss_", "_pct").assign(unattributed_pct=rows["loss_unattributed_pct"])
         costs = [of_loss(divided_loss(row), None, row["world_size"]) for row in records(rows)]
-        divided = pd.DataFrame([one if "compute" in one else {} for one in costs], rows.index)
+        divided = pd.DataFrame([one if LATE_RANKS not in one else {} for one in costs], rows.index)
         parts.update(divided.add_suffix("_pct"))
     else:  # of runs without a profile stages are known
         colours, text = _STAGE_COLOURS, _GROWTH_OF_STAGES

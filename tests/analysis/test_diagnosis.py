@@ -8,7 +8,8 @@ import pytest
 from analysis.diagnosis import diagnosis as diagnose
 from analysis.diagnosis import runs as diagnosis
 from analysis.diagnosis.evidence import PARTS, PLACES, WORDS, Evidence
-from analysis.diagnosis.runs import ends_of, late_ranks, limit_of_transfer, of_loss
+from analysis.diagnosis.runs import ends_of, late_ranks, limit_of_transfer, of_loss, within
+from analysis.frames.behind import WAITS
 from analysis.frames.load import load
 from analysis.measures.loss import BY_STAGES
 from benchmarks.planted_sweep import Network, write_sweep
@@ -143,10 +144,32 @@ def test_where_intervals_are_too_wide_no_cause_is_certain_and_the_largest_is_nam
 
 def test_what_a_late_rank_takes_off_a_part_moves_its_interval_too():
     ends = {"loss_exposed_wait_pct_low": 10.0, "loss_exposed_wait_pct_high": 20.0}
-    row = {"loss_exposed_wait_pct": 18.0, **ends}
+    row = {"loss_exposed_wait_pct": 18.0, **ends, **{f"loss_{name}_pct": 0.0 for name in WAITS}}
     assert ends_of(row, "exposed_wait", 18.0) == [10, 20]
     assert ends_of(row, "exposed_wait", 5.0) == [-3, 7]
     assert ends_of(row, "late ranks", 5.0) == []
+    # Half of the waits are those for data, and as sure as the others.
+    loader = {f"loss_exposed_loader_pct{end}": pct for end, pct in (("", 2.0), ("_low", 1.0), ("_high", 4.0))}
+    row |= {**loader, "loss_wait_data_pct": 9.0}
+    assert ends_of(row, "exposed_loader", 11.0) == [6, 14] and ends_of(row, "exposed_wait", 9.0) == [5, 10]
+
+
+def test_causes_cost_no_more_than_is_lost():
+    assert within({"compute": 9.0, "exposed_transfer": 3.0, "idle": -2.0}, 10.0) == pytest.approx(
+        {"compute": 7.5, "exposed_transfer": 2.5, "idle": 0.0}
+    )
+    assert within({"late ranks": 8.0, "compute": 4.0}, 10.0) == {"late ranks": 8.0, "compute": 2.0}
+
+
+def test_of_a_profile_of_longer_steps_stages_tell_how_much_is_lost_and_the_profile_to_what():
+    stages = in_stages(backward=30.0, load=7.5) | {"loss_note": None}
+
+    def found(**grown: float) -> list[tuple[str, float]]:
+        return causes(of_rows([BASE, point(4, 160.0, **lost(LOST_PCT, **grown) | stages)]))
+
+    assert found(exposed_transfer=60.0, compute=1.0) == [("exposed_transfer", 30.0)]
+    assert found(exposed_transfer=10.0, compute=70.0) == [("compute", 30.0)]
+    assert found(exposed_transfer=30.0, compute=30.0, exposed_wait=30.0) == [("backward", 30.0)]
 
 
 def test_what_the_late_rank_explains_is_taken_off_the_parts():
