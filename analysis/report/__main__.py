@@ -5,7 +5,7 @@
     python -m analysis.report A B                      what changed from A to B
     python -m analysis.report TRACES...                first converts traces, into a folder next to the report
     python -m analysis.report DIR --trace              also writes the timeline, DIR/trace.pftrace.gz
-    python -m analysis.report DIR --figures FOLDER     also writes each chart as SVG, with caption and data
+    python -m analysis.report DIR --figures FOLDER     also writes each chart as SVG, with its caption
 
 Two folders of results (of runs, or of converted traces) are compared: A is before, B is after. The verdicts
 are those of analysis.compare; the file is B/compared-with-A.html. Raw traces go into one report, however many
@@ -102,8 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     add_flags(parser)
     parser.add_argument(
         "--figures", type=Path, metavar="FOLDER",
-        help="also write each chart as an image for a paper, with its caption and its data as CSV; needs "
-        "Chromium or Chrome",
+        help="also write each chart as an image for a paper, with its caption; needs Chromium or Chrome",
     )  # fmt: skip
     parser.add_argument("--figure-format", choices=FORMATS, help=f"format of the images [{FORMATS[0]}]")
     parser.add_argument("--overwrite", action="store_true", help="replace the files that --figures writes")

@@ -1,19 +1,15 @@
-"""The report's charts as files for a paper: an image, a caption and the data of each."""
+"""The report's charts as files for a paper: an image and a caption of each."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from markupsafe import escape
 
-from analysis.display.lines import spread
-from analysis.display.numbers import cell
 from analysis.report.render import Chart, Page, Section
-from jobs.run_fields import FACTOR
 from jobs.store import write_text
 from profiling.errors import UserError
 
@@ -75,17 +71,17 @@ def check_folder(folder: Path, overwrite: bool) -> None:
 
 
 def write_figures(page: Page, folder: Path, image_format: str) -> list[Path]:
-    """For each chart its data (CSV), its caption (text) and its image, drawn by kaleido.
+    """For each chart its caption (text) and its image, drawn by kaleido.
 
     Args:
         image_format: ``svg`` or ``png``.
 
     Returns:
-        the files.
+        The images.
 
     Raises:
         UserError: the page has no charts, the folder cannot be written, or there is no Chromium or Chrome;
-            captions and data are written nevertheless.
+            captions are written nevertheless.
     """
     import kaleido
     from kaleido.errors import ChromeNotFoundError
@@ -95,7 +91,8 @@ def write_figures(page: Page, folder: Path, image_format: str) -> list[Path]:
         raise UserError("--figures: this report has no charts")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        files = [path for figure in figures for path in _write_words(figure, page, folder)]
+        for figure in figures:
+            write_text(folder / f"{figure.name}.txt", caption(figure, page) + "\n")
     except OSError as error:
         raise UserError(f"cannot write figures to {folder}: {error.strerror}") from None
     images = [folder / f"{figure.name}.{image_format}" for figure in figures]
@@ -114,22 +111,14 @@ def write_figures(page: Page, folder: Path, image_format: str) -> list[Path]:
         # Plotly's write_images does the same, but fetches MathJax from the network.
         kaleido.write_fig_from_object_sync(specs, kopts={"mathjax": False})
     except ChromeNotFoundError:
-        raise UserError(f"no Chromium or Chrome: only captions and data in {folder}") from None
+        raise UserError(f"no Chromium or Chrome: only captions in {folder}") from None
     except (RuntimeError, ValueError, OSError) as error:
         why = str(error).strip().partition("\n")[0]
-        raise UserError(f"no images, only captions and data in {folder}: {why}") from None
+        raise UserError(f"no images, only captions in {folder}: {why}") from None
     if image_format == "svg":
         for figure, path in zip(figures, images, strict=True):
             write_text(path, described(path.read_text(), figure.chart.title, caption(figure, page)))
-    return sorted([*files, *images])
-
-
-def _write_words(figure: Figure, page: Page, folder: Path) -> Iterator[Path]:
-    data = data_of(figure.chart.figure).map(cell).to_csv(index=False, lineterminator="\n")
-    for ending, text in (("csv", data), ("txt", caption(figure, page) + "\n")):
-        path = folder / f"{figure.name}.{ending}"
-        write_text(path, text)
-        yield path
+    return images
 
 
 def described(svg: str, title: str, text: str) -> str:
@@ -161,63 +150,3 @@ def axis_titles(figure: Mapping[str, Any]) -> tuple[str, str]:
         return unescape(titles[0]) if titles else ""
 
     return title("x"), title("y")
-
-
-# --- its data -------------------------------------------------------------------------------------------
-
-
-def data_of(figure: Mapping[str, Any]) -> pd.DataFrame:
-    """The points that a chart draws, in the order of its lines: what tells them apart, values and intervals.
-
-    A point of several configurations is their mean: its interval is from the lowest to the highest, and
-    ``configurations`` says how many they are. What they differ in has no value.
-    """
-    x, y = (title or "name" for title in axis_titles(figure))
-    # A band is that of its mean line.
-    drawn = [trace for trace in figure["data"] if not (trace.get("meta") or {}).get("band")]
-    return pd.concat([pd.DataFrame(), *(_points(trace, x, y) for trace in drawn)], ignore_index=True)
-
-
-def _points(trace: Mapping[str, Any], x: str, y: str) -> pd.DataFrame:
-    if trace.get("type") == "heatmap":
-        cells = [(b, a, z) for b, row in zip(trace["y"], trace["z"], strict=True)
-                 for a, z in zip(trace["x"], row, strict=True)]  # fmt: skip
-        return pd.DataFrame(cells, columns=[y, x, trace["colorbar"]["title"]["text"]])
-    meta = trace.get("meta") or {}
-    members = meta.get("members", [])
-    facts = [{**meta, **one} for one in trace.get("customdata") or [{}] * len(trace["x"])]
-    if members:
-        there = [[one["facts"] for one in members if _value_at(one, at) is not None] for at in trace["x"]]
-        facts = [_common(of) for of in there]
-    points = pd.DataFrame([{name.removeprefix(FACTOR): of[name] for name in of} for of in facts])
-    horizontal = trace.get("orientation") == "h"
-    at, value = (y, x) if horizontal else (x, y)
-    points[at] = [_text(one) for one in trace["y" if horizontal else "x"]]
-    if trace.get("name"):
-        points["series"] = _text(trace["name"])
-    points[value] = trace["x" if horizontal else "y"]
-    if errors := trace.get("error_x") or trace.get("error_y"):
-        points[f"{value}, low"] = points[value] - pd.Series(errors["arrayminus"], dtype=float)
-        points[f"{value}, high"] = points[value] + pd.Series(errors["array"], dtype=float)
-    if members:
-        if trace.get("type") != "bar":  # of stacked bars only the total has a spread that is drawn
-            _, _, points[f"{value}, low"], points[f"{value}, high"] = spread(members)
-        points["configurations"] = [len(of) for of in there]
-    details = [_text(one) for one in trace.get("hovertext") or []]
-    return points.assign(details=details) if details else points
-
-
-def _value_at(member: Mapping[str, Any], at: Any) -> float | None:
-    return dict(zip(member["x"], member["y"], strict=True)).get(at)
-
-
-def _common(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The levels that all have; a factor in which they differ has None."""
-    return {
-        name: level if all(one.get(name) == level for one in facts) else None
-        for name, level in facts[0].items()
-    }
-
-
-def _text(value: Any) -> Any:
-    return unescape(value) if isinstance(value, str) else value

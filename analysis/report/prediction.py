@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.diagnosis.evidence import WORDS, predicted
-from analysis.diagnosis.runs import same, was_measured
+from analysis.diagnosis.runs import same
 from analysis.display import plots
 from analysis.display.lines import THROUGHPUT, Encoding, lines
 from analysis.display.metrics import records
@@ -24,7 +24,6 @@ from analysis.report.render import Chart
 from jobs.run_fields import own_names
 
 _COLOURS = {"saved": DARK_GREY, "not_saved": WHITE}
-_WORTH_TRYING_PCT = 5.0
 _MOST_WHAT_IFS = 3  # of the chart; the table has all
 # What-ifs as the opening calls them, without how to set them.
 _WHAT_IFS = {
@@ -58,14 +57,10 @@ def _prediction(context: Context) -> Content:
     """Measured and predicted throughput of one configuration, and what changes would give; a table of all."""
     answer = context.once(predicted)
     rows = pd.DataFrame(answer.rows)
-    shown = to_try(rows, context.own)
-    if shown is None:
-        # The configuration that was predicted fastest on most ranks.
-        some = (
-            rows[rows["predicted_by"] == SIMULATION] if (rows["predicted_by"] == SIMULATION).any() else rows
-        )
-        some = some[some["world_size"] == some["world_size"].max()].assign(as_is=some["what_if"] == "")
-        shown = records(some.sort_values(["as_is", "images_per_s"], kind="stable").tail(1))[0]
+    # The configuration that is predicted fastest on most ranks, as it is.
+    simulated = rows["predicted_by"] == SIMULATION
+    as_is = rows[(rows["what_if"] == "") & (simulated | ~simulated.any())]
+    shown = records(as_is.sort_values(["world_size", "images_per_s"], kind="stable").tail(1))[0]
     fields = (*CONFIGURATION, *own_names(shown))
     # Of strong scaling the batch of all ranks tells configurations apart.
     whole = {"batch": "global_batch"} if shown.get("scaling") == "strong" else {}
@@ -119,20 +114,3 @@ def _is_of(row: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:
     free = {"grad"} if row["world_size"] == 1 else set()
     free |= {"batch"} if shown.get("scaling") == "strong" else set()
     return same(row, shown, [one for one in (*CONFIGURATION, *own_names(row, shown)) if one not in free])
-
-
-def to_try(rows: pd.DataFrame, own: pd.DataFrame) -> dict[str, Any] | None:
-    """The change that gives most, on the fewest ranks that were predicted: they are the surest.
-
-    Ranks that another configuration was measured on count only if nothing beyond is predicted. What was
-    measured in the same sweep needs no simulation: the results say what it gives.
-    """
-    worth = (rows["what_if"] != "") & (rows["gain_pct"] >= _WORTH_TRYING_PCT) & rows["believed"]
-    tried = [
-        row
-        for row in records(rows[worth])
-        if row["world_size"] > int(str(row["measured_on"] or 0).split()[-1]) and not was_measured(row, own)
-    ]
-    ahead = [row for row in tried if row["world_size"] > own["world_size"].max()] or tried
-    # The first of those that gain most.
-    return min(ahead, key=lambda row: (row["world_size"], -row["gain_pct"]), default=None)

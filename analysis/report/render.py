@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import math
-import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,11 +20,6 @@ MOST_RANKS = 32  # of a table by rank; a longer one is a file to download
 _PAGE = Path(__file__).parent / "page"
 # In the order in which the page runs them.
 _SCRIPTS = ("filters", "tables", "charts", "drawing", "sections", "start")
-_WRAPPED = re.compile(
-    r"(?P<licence>/\*.*?\*/)\s*\(\s*function\(root, factory\) \{.{1,300}?\} "
-    r"\(typeof self !== \"undefined\" \? self : this, \(\) => \{(?P<library>.*)return Plotly;\s*\}\)\);\s*",
-    re.DOTALL,
-)
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -261,12 +255,7 @@ def _plotly() -> str:
     """The chart library, compressed: 2 MB of the file instead of 5."""
     from plotly.offline import get_plotlyjs
 
-    text = get_plotlyjs()
-    # What loaders of modules want around it makes a browser parse the 5 MB once more before they run. A
-    # release without it is embedded as it is.
-    if wrapped := _WRAPPED.fullmatch(text):
-        text = f"{wrapped['licence']}\n{wrapped['library']}"
-    return _packed(text)
+    return _packed(get_plotlyjs())
 
 
 def _packed(text: str) -> str:

@@ -1,21 +1,17 @@
-"""Charts as files for a paper: the image shows the points of the CSV, and the caption says what they are."""
+"""Charts as files for a paper: the image shows the points of the chart, the caption says what they are."""
 
-import csv
 import re
 import struct
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from defusedxml.ElementTree import parse
 
-from analysis.display.lines import EFFICIENCY, encode, lines
-from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.report.build import build
-from analysis.report.figures import data_of, figures_of, write_figures
+from analysis.report.figures import figures_of, write_figures
 from analysis.report.render import Page
 from tests.analysis.chromium import CHROMIUM, NONE
 from tests.analysis.commands import Ran, one_line_error, run
@@ -59,47 +55,22 @@ def drawn(page, tmp_path_factory) -> Path:
     if CHROMIUM is None:
         pytest.skip(NONE)
     folder = tmp_path_factory.mktemp("report") / "figures"
-    files = write_figures(page, folder, "svg")
-    assert set(files) == set(folder.iterdir())
+    assert set(write_figures(page, folder, "svg")) == set(folder.glob("*.svg"))
     return folder
-
-
-def table(folder: Path, name: str) -> list[dict[str, str]]:
-    with (folder / f"{name}.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 # --- without a browser ----------------------------------------------------------------------------------
 
 
-def test_without_a_browser_captions_and_data_are_written_and_one_line_says_what_is_missing(no_browser):
+def test_without_a_browser_captions_are_written_and_one_line_says_what_is_missing(no_browser):
     ran, folder = no_browser
     assert ran.code == 2
     line = ran.err.strip().splitlines()[-1]
     assert line.startswith("scaleprof: error: ") and str(folder) in line
-    endings = {path.suffix for path in folder.iterdir()}
-    assert endings == {".csv", ".txt"}
+    assert {path.suffix for path in folder.iterdir()} == {".txt"}
     assert (folder.parent / "report.html").exists()
     text = (folder / "scaling-throughput.txt").read_text()
     assert text.startswith("Throughput. ") and "x axis: GPUs" in text and "y axis: images/s" in text
-
-
-def test_the_data_are_the_figures_of_the_command_that_computes_them(no_browser, sweep):
-    _, folder = no_browser
-    wanted = {
-        (row["loader"], int(row["world_size"])): row
-        for row in run("analysis.scaled", sweep, "--format", "csv", "--all").csv
-    }
-    shown = [row for row in table(folder, "scaling-throughput") if not row["series"].endswith("ideal")]
-    assert len(shown) == len(wanted) == 6
-    for row in shown:
-        scaled = wanted[row["loader"], int(row["GPUs"])]
-        for column, metric in (
-            ("images/s", "images_per_s"),
-            ("images/s, low", "images_per_s_low"),
-            ("images/s, high", "images_per_s_high"),
-        ):
-            assert float(row[column]) == pytest.approx(float(scaled[metric]), rel=1e-9)
 
 
 def test_files_are_not_replaced_without_being_asked(sweep, tmp_path):
@@ -118,40 +89,14 @@ def test_what_is_said_of_figures_needs_some(sweep, words):
     assert "need --figures" in one_line_error(run(REPORT, sweep, *words))
 
 
-# --- data -----------------------------------------------------------------------------------------------
-
-
-def test_a_mean_says_of_how_many_configurations_it_is_and_what_they_differ_in():
-    rows = [
-        {"world_size": ranks, "scaling_efficiency_pct": value, "label": f"{loader} {batch}", "sizes": {},
-         "facts": {"loader": loader, "batch": batch}}
-        for loader, batch, values in (("a", 32, (100, 90)), ("a", 64, (100, 80)), ("b", 32, (100, 60)))
-        for ranks, value in zip((1, 2), values, strict=True)
-    ]  # fmt: skip
-    encoding = encode([row["facts"] for row in rows], ["loader"])
-    figure = lines(pd.DataFrame(rows), encoding, EFFICIENCY, lambda factor, level: f"{factor} {level}")
-    points = records(data_of(figure))
-    y = "% of ideal"
-    names = ("loader", "batch", "series", y, f"{y}, low", f"{y}, high", "configurations")
-    on_two = [tuple(row[name] for name in names) for row in points
-              if row["ranks"] == 2 and row["series"] != "ideal"]  # fmt: skip
-    assert on_two == [("a", None, "loader a", 85, 80, 90, 2), ("b", 32, "loader b", 60, None, None, None)]
-
-
-def test_names_that_plotly_would_read_as_html_are_the_original_ones():
-    trace = {"type": "bar", "orientation": "h", "name": "a&amp;b", "x": [1.0], "y": ["f&lt;int&gt;"]}
-    figure = {"data": [trace], "layout": {"xaxis": {"title": {"text": "ms per step"}}, "yaxis": {}}}
-    assert records(data_of(figure)) == [{"name": "f<int>", "series": "a&b", "ms per step": 1.0}]
-
-
 # --- images ---------------------------------------------------------------------------------------------
 
 
-def test_each_chart_has_an_image_a_caption_and_data_of_one_name(drawn, page):
+def test_each_chart_has_an_image_and_a_caption_of_one_name(drawn, page):
     names = [figure.name for figure in figures_of(page)]
     assert len(set(names)) == len(names)
     assert {"scaling-throughput", "scaling-efficiency", "loss", "anatomy", "kernels"} <= set(names)
-    wanted = {f"{name}.{ending}" for name in names for ending in ("svg", "csv", "txt")}
+    wanted = {f"{name}.{ending}" for name in names for ending in ("svg", "txt")}
     assert {path.name for path in drawn.iterdir()} == wanted
 
 
@@ -169,10 +114,10 @@ def test_an_image_has_the_width_of_a_column_a_white_ground_and_its_caption(drawn
     assert parse(drawn / "scaling-throughput.svg").getroot().get("width") == "336"
 
 
-def test_the_image_shows_the_points_of_the_data(drawn):
-    """Markers stand where the CSV says: height is linear in the value, with no other marker."""
-    rows = [row for row in table(drawn, "scaling-efficiency") if row["series"] != "ideal"]
-    values = [float(row["% of ideal"]) for row in rows]
+def test_the_image_shows_the_points_of_the_chart(drawn, page):
+    """Height is linear in the value, with no other marker."""
+    (chart,) = [one.chart for one in figures_of(page) if one.name == "scaling-efficiency"]
+    values = [y for trace in chart.figure["data"] if trace["name"] != "ideal" for y in trace["y"]]
     root = parse(drawn / "scaling-efficiency.svg").getroot()
     markers = [path for path in root.iter(f"{SVG}path") if "point" in path.get("class", "").split()]
     heights = [float(re.match(r"translate\(([^,]+),([^)]+)\)", one.get("transform"))[2]) for one in markers]

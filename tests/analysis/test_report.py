@@ -1,8 +1,6 @@
 """The report says what the results say, whatever they are; nothing in them can break the page."""
 
-import base64
 import csv
-import gzip
 import io
 import json
 import re
@@ -14,7 +12,6 @@ from types import SimpleNamespace
 from urllib.parse import unquote
 
 import pytest
-from plotly.offline import get_plotlyjs
 
 from analysis.frames.load import load
 from analysis.report import build as build_module
@@ -150,14 +147,6 @@ def test_names_cannot_become_markup(sweep):
     plant_kernel_name(sweep, EVIL)
     html = render(build(load(sweep)))
     assert EVIL not in html and "&lt;script&gt;alert(1)" in html
-
-
-def test_the_chart_library_stands_in_the_page_without_what_loaders_of_modules_want():
-    embedded = re.search(r'id="plotly-gz"[^>]*>([^<]+)<', render(Page("a", "b", [], [], "", [])))
-    library = gzip.decompress(base64.b64decode(embedded[1])).decode()
-    assert library.startswith("/**\n* plotly.js v")  # and its licence
-    assert "function(root, factory)" not in library[:1000]
-    assert get_plotlyjs().endswith(library[-1000:] + "return Plotly;\n}));")
 
 
 def test_a_long_table_by_rank_is_a_file_in_the_page():
