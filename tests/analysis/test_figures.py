@@ -25,12 +25,13 @@ SVG = "{http://www.w3.org/2000/svg}"
 def sweep(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("figures") / "sweep"
     runs = [
-        run_of(gpus_per_node=ranks, profile=profile, loader=loader)
+        run_of(gpus_per_node=ranks, loader=loader)
         for ranks in (1, 2, 4)
-        for profile in ("none", "torch")
         for loader in ("synthetic", "pytorch")
     ]
-    write_sweep(folder, runs, repetitions={"none": 3, "torch": 1})
+    write_sweep(
+        folder, [*runs, run_of(gpus_per_node=1, profile="torch"), run_of(gpus_per_node=4, profile="torch")]
+    )
     return folder
 
 

@@ -26,10 +26,6 @@ from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
 EVIL = "<script>alert(1)</script>"
 
 
-def sections(path) -> dict[str, object]:
-    return {section.id: section for section in build(load(path)).sections}
-
-
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
     """A sweep that no test changes."""
@@ -45,17 +41,8 @@ def planted(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def page(planted) -> Page:
-    return build(load(planted))
-
-
-@pytest.fixture
-def sweep(planted, tmp_path):
-    """The same, the test's own to change."""
-    return Path(shutil.copytree(planted, tmp_path / "planted"))
-
-
-def test_each_table_of_a_rank_is_read_a_few_times_however_many_questions_ask(planted, monkeypatch):
+def built(planted) -> tuple[Page, Counter]:
+    """The page, and how often each table of each rank was read for it."""
     counts = Counter()
     read = tables.read
 
@@ -63,8 +50,18 @@ def test_each_table_of_a_rank_is_read_a_few_times_however_many_questions_ask(pla
         counts[directory, name] += 1
         return read(directory, name, columns)
 
-    monkeypatch.setattr(tables, "read", counted)
-    build(load(planted))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "read", counted)
+        return build(load(planted)), counts
+
+
+@pytest.fixture(scope="module")
+def page(built) -> Page:
+    return built[0]
+
+
+def test_each_table_of_a_rank_is_read_a_few_times_however_many_questions_ask(planted, built):
+    _, counts = built
     # Of profiled runs, whose rank 0 tells more than others, and of the slowest on the most ranks most: its
     # critical path, and its kernels beside the baseline's. Of the rest, steps and the first step are read.
     most = {"kernels": 4, "batches": 9}
@@ -115,23 +112,16 @@ def test_the_page_finds_the_level_that_a_filter_names():
     assert json.loads(done.stdout) == [expected for _, _, expected in cases]
 
 
-def test_runs_without_gpus_have_ranks_in_filters_and_questions(tmp_path, planted):
+def test_runs_without_gpus_have_ranks_in_filters_and_questions(tmp_path, page):
+    on_gpus = page
     runs = [run_of(gpus_per_node=ranks, profile="torch") for ranks in (1, 2)]
     write_sweep(tmp_path, runs, Truth(device="cpu"))
     page = build(load(tmp_path))
     assert [one.label for one in page.filters if one.name == "gpus_per_node"] == ["ranks/node"]
     (busy,) = [one for one in page.sections if one.id == "utilization"]
     assert "each rank" in busy.heading and "one GPU" not in busy.text
-    on_gpus = build(load(planted))
     assert [one.label for one in on_gpus.filters if one.name == "gpus_per_node"] == ["gpus_per_node"]
     assert any("each GPU" in one.heading for one in on_gpus.sections)
-
-
-def test_failed_points_are_named_and_make_the_exit_code(sweep, tmp_path):
-    write_run(sweep, run_of(batch=64), Truth(), exit_code=1, reason="rank 3 was killed")
-    ran = run("analysis.report.__main__", sweep, "--output", tmp_path / "r.html")
-    assert ran.code == 1 and ran.out.strip() == str(tmp_path / "r.html")
-    assert "rank 3 was killed" in (tmp_path / "r.html").read_text()
 
 
 def plant_kernel_name(sweep, name: str) -> None:
@@ -143,10 +133,16 @@ def plant_kernel_name(sweep, name: str) -> None:
         tables.write(tables.as_table("kernels", columns), path, "kernels")
 
 
-def test_names_cannot_become_markup(sweep):
+def test_the_command_writes_beside_the_results_and_nothing_in_these_is_markup(planted, tmp_path):
+    sweep = Path(shutil.copytree(planted, tmp_path / "planted"))
     plant_kernel_name(sweep, EVIL)
-    html = render(build(load(sweep)))
+    write_run(sweep, run_of(batch=64), Truth(), exit_code=1, reason="rank 3 was killed")
+    ran = run("analysis.report.__main__", sweep)
+    assert ran.code == 1 and ran.out.strip() == str(sweep / "report.html")
+    html = (sweep / "report.html").read_text()
+    assert "rank 3 was killed" in html
     assert EVIL not in html and "&lt;script&gt;alert(1)" in html
+    assert not list(sweep.glob("*.partial")) and (sweep / store.SWEEP).is_file()
 
 
 def test_a_long_table_by_rank_is_a_file_in_the_page():
@@ -187,9 +183,3 @@ def test_every_heading_of_a_page_has_its_tooltip(page):
         if not heading.help
     ]
     assert headings == []
-
-
-def test_the_report_goes_beside_the_results(sweep):
-    ran = run("analysis.report.__main__", sweep)
-    assert ran.code == 0 and (sweep / "report.html").is_file()
-    assert not list(sweep.glob("*.partial")) and (sweep / store.SWEEP).is_file()
