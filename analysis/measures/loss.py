@@ -137,7 +137,7 @@ def parts_of_run(run: str, frame: pd.DataFrame) -> pd.DataFrame:
             if errors is None:  # the steps are too few to tell
                 errors = np.full((len(columns) + 1, _RESAMPLES), np.nan)
             mean = np.append(means[columns], means[columns].sum())[:, None]
-            # Errors of logarithms (the delta method): times are above 0, and few long steps make means skewed.
+            # Errors of logarithms (the delta method): times are above 0, their means skewed by long steps.
             factors = np.exp(np.minimum(errors / np.where(mean > 0, mean, 1.0), _LARGEST_LOGARITHM))
             # Few steps draw errors of any size: nothing takes more than a step.
             sampled = np.column_stack([mean, mean * factors]).clip(max=steps["wall_ns"].max())
