@@ -23,7 +23,6 @@ from analysis.frames import load as results
 from analysis.frames.measure import columns_of
 from analysis.frames.study import Study
 from analysis.report.build import build
-from profiling.arguments import UnknownFlags
 from profiling.errors import UserError, did_you_mean
 from profiling.findings import as_data, lines
 
@@ -75,18 +74,11 @@ class Results:
         sections = build(self.study).sections
         return {section.id: [chart.figure for chart in section.charts] for section in sections}
 
-    def charts(self) -> "Charts":
+    def charts(self) -> "dict[str, list[Figure]]":
         """The report's charts as plotly figures, by the section that they stand in; new ones at each call."""
         from plotly.graph_objects import Figure
 
-        return Charts({name: [Figure(one) for one in drawn] for name, drawn in self._charts.items() if drawn})
-
-
-class Charts(dict[str, "list[Figure]"]):
-    """Figures by section; a section that is not there is answered by the nearest."""
-
-    def __missing__(self, name: str) -> "list[Figure]":
-        raise KeyError(f"no charts in a section {name!r}{did_you_mean(name, self)}")
+        return {name: [Figure(one) for one in drawn] for name, drawn in self._charts.items() if drawn}
 
 
 class Question:
@@ -111,10 +103,7 @@ class Question:
         for name, value in settings.items():
             words += _flag(name, value)
         command = importlib.import_module(self._module)
-        try:
-            answer, study, _ = command.main.answer(words)
-        except UnknownFlags as wrong:
-            raise UserError(_no_parameter(self._module, wrong)) from None
+        answer, study, _ = command.main.answer(words)
         frame, findings = answer.frame(), [*answer.verdict, *study.findings]
         of_command = [metric for of in columns_of(command).values() for metric in of]
         metrics = [*of_command, *answer.columns]
@@ -126,17 +115,6 @@ class Question:
 
 # Flags that say where an answer goes and how it looks there, or explain it: here it is a frame, which does.
 _OF_A_TERMINAL = ("all", "columns", "format", "help", "notes", "out", "output", "wide")
-
-
-def _no_parameter(command: str, wrong: UnknownFlags) -> str:
-    known = [_parameter(flag) for flag in wrong.known if flag.startswith("--")]
-    name = _parameter(wrong.unknown[0])
-    near = did_you_mean(name, [one for one in known if one not in _OF_A_TERMINAL])
-    return f"{command.rpartition('.')[2]} has no parameter {name!r}{near}"
-
-
-def _parameter(flag: str) -> str:
-    return flag.lstrip("-").replace("-", "_")
 
 
 def _flag(name: str, value: Setting | None) -> list[str]:

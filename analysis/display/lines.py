@@ -16,6 +16,7 @@ import pandas as pd
 
 from analysis.display.plots import (
     GREY,
+    LOG,
     PALETTE,
     SYMBOLS,
     Figure,
@@ -25,7 +26,6 @@ from analysis.display.plots import (
     escaped,
     is_drawn,
     layout,
-    log_axis,
     outlined,
     plain_numbers,
 )
@@ -35,7 +35,6 @@ CUT = "Error bars are cut at the upper edge."
 MOST_COLOURS = 8  # as many as readers tell apart, the colour-blind and in print too
 DASHES = ("solid", "dash", "dashdot")  # dotted is ideal scaling
 MOST_PANELS = 4  # beside each other, or below each other
-MOST_LINES = 12  # in a panel
 _MOST_IDEAL = 6  # lines that have an ideal line each
 _GAP, _GAP_BELOW = 0.03, 0.06  # between panels, of the chart's width and height
 _ROW_TITLE = 20  # pixels
@@ -77,24 +76,16 @@ def encode(points: Sequence[Facts], factors: Iterable[str], are_bars: bool = Fal
         factors: the most important first.
         are_bars: the colours of stacked bars are their parts.
     """
-    limits = {} if are_bars else {"colour": MOST_COLOURS, "dash": len(DASHES)}
-    limits |= {"columns": MOST_PANELS, "rows": MOST_PANELS}
+    free = {} if are_bars else {"colour": MOST_COLOURS, "dash": len(DASHES)}
+    free |= {"columns": MOST_PANELS, "rows": MOST_PANELS}
     channels: dict[str, str] = {}
-    averaged = []
-    lines = 1
-    for factor in factors:
-        count = len(levels(points, factor))
-        if count < 2:
-            continue
-        for channel, most in limits.items():
-            in_panel = channel in ("colour", "dash")
-            if channel not in channels and count <= most and not (in_panel and lines * count > MOST_LINES):
-                channels[channel] = factor
-                lines *= count if in_panel else 1
-                break
-        else:
-            averaged.append(factor)
-    return Encoding(**channels, averaged=tuple(averaged))
+    counts = {factor: len(levels(points, factor)) for factor in factors}
+    counts = {factor: count for factor, count in counts.items() if count > 1}
+    for factor, count in counts.items():
+        if channel := next((channel for channel, most in free.items() if count <= most), ""):
+            channels[channel] = factor
+            del free[channel]
+    return Encoding(**channels, averaged=tuple(one for one in counts if one not in channels.values()))
 
 
 def levels(points: Iterable[Facts], factor: str) -> list[Any]:
@@ -234,8 +225,7 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> F
     highest = max([points[axes.y].max(), *(y for trace in ideal for y in trace["y"])])
     of_y: dict[str, Any] = {}
     if axes.log and points[axes.x].nunique() > 1:
-        of_y = log_axis(axes.unit, points[axes.y].min(), highest)
-        del of_y["title"]  # only the panels on the left have it
+        of_y = LOG
     elif axes.ideal and not axes.log:
         # Ticks at 0, 50 and 100 %. Error bars may not make the points a line at zero.
         reach = points.get(f"{axes.y}_high", pd.Series(dtype=float)).astype(float)

@@ -102,27 +102,12 @@ def signed(places: int) -> Callable[[float], str]:
 
 
 def distinct(names: Iterable[str], most: int) -> dict[str, str]:
-    """Long names by short ones that differ as they do: without their ends, or without what several share.
-
-    ``sm80_xmma_ge...tilesize64x64_stage5``
-    """
-    by_head: dict[str, list[str]] = {}
-    for name in dict.fromkeys(names):
-        by_head.setdefault(_cut(name, most), []).append(name)
-    short = {}
-    for head, alike in by_head.items():
-        signs = enumerate(zip(*alike, strict=False))
-        shared = next((place for place, at in signs if len(set(at)) > 1), 0)
-        for name in alike:
-            short[name] = (
-                head if len(alike) == 1 else f"{name[:12]}...{_cut(name[max(0, shared - 4) :], most - 15)}"
-            )
-    taken = Counter(short.values())
-    return {name: text if taken[text] == 1 else name for name, text in short.items()}
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    """Long names by short ones, as far as these differ: ``sm80_xmma_ge...tilesize64x64_stage5``."""
+    every = list(dict.fromkeys(names))
+    head, tail = most // 3, most - most // 3 - 3
+    short = [one if len(one) <= most else f"{one[:head]}...{one[-tail:]}" for one in every]
+    taken = Counter(short)
+    return {one: text if taken[text] == 1 else one for one, text in zip(every, short, strict=True)}
 
 
 def label_of(row: Mapping[str, Any], fields: Iterable[str]) -> str:

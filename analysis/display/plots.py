@@ -6,7 +6,6 @@ symbol and dash; bars may be paler, since they have outlines. A concept has the 
 (:data:`CONCEPTS`).
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -116,18 +115,7 @@ def error_bars(values: Values, low: Values, high: Values, width: int = 5) -> dic
 # --- lines ----------------------------------------------------------------------------------------------
 
 
-_FEW_DECADES = 300.0  # from least to most; over more, powers of ten are ticks enough
-
-
-def log_axis(title: str, low: float, high: float) -> dict[str, Any]:
-    """A logarithmic axis whose ticks are whole numbers: plotly's own are single digits over few decades."""
-    axis = {"title": beside_ticks(title), "type": "log"}
-    if not 0 < low <= high < math.inf:
-        return axis
-    steps = (1, 2, 5) if high / low <= _FEW_DECADES else (1,)
-    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
-    ticks = [float(f"{step}e{power}") for power in powers for step in steps]
-    return {**axis, "tickvals": ticks, "ticktext": [f"{tick:,.10g}" for tick in ticks]}
+LOG = {"type": "log", "tickformat": ",.10~g"}  # an axis; whole numbers, where plotly shows single digits
 
 
 def axis_of_counts(counts: pd.Series, what: str) -> dict[str, Any]:

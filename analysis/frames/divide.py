@@ -135,15 +135,10 @@ def finest(known: Mapping[str, float | None]) -> dict[str, float]:
     Args:
         known: figures of :data:`EVERY`; None or NaN: not known.
     """
-    fine: dict[str, float] = {}
-    for part in PARTS:
-        within = [known.get(name) for name in WITHIN[part]] if part in SPLIT else [None]
-        whole = any(value is None or np.isnan(value) for value in within)
-        for name in (part,) if whole else WITHIN[part]:
-            value = known.get(name)
-            if value is not None and not np.isnan(value):
-                fine[name] = float(value)
-    return fine
+    there = {name: float(value) for name, value in known.items() if value is not None and not np.isnan(value)}
+    split_up = {part for part in SPLIT if there.keys() >= {*WITHIN[part]}}
+    names = [name for part in PARTS for name in (WITHIN[part] if part in split_up else (part,))]
+    return {name: there[name] for name in names if name in there}
 
 
 def split(windows: Intervals, activities: Activities, stages: int = 1) -> dict[str, np.ndarray]:

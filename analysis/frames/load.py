@@ -83,13 +83,10 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
 
 
 def _near(path: Path) -> str:
-    """What was meant by a folder that does not exist: one like it, beside it or in ``results``; else all."""
+    """What was meant by a folder that does not exist: one like it, beside it or in ``results``."""
     places = dict.fromkeys(place for place in (path.parent, _RESULTS) if place.is_dir())
-    folders = [one for place in places for one in _visible(place) if one not in places]
-    if near := nearest_file(path, folders):
-        return f"; did you mean {str(near)!r}?"
-    results = [str(one) for one in folders if _is_sweep(one) or any(one.glob(f"*/{JOB}"))]
-    return f"; results are in {', '.join(results[:8])}" if results else ""
+    near = nearest_file(path, [one for place in places for one in _visible(place)])
+    return f"; did you mean {str(near)!r}?" if near else ""
 
 
 def no_result(study: Study) -> str:

@@ -9,7 +9,7 @@ these.
 import argparse
 import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
@@ -42,44 +42,34 @@ def measure(columns: output.Columns) -> Callable[[Callable[..., Answer]], Measur
     return lambda function: Measure(function, columns)
 
 
-@dataclass(frozen=True)
 class Flag:
     """A flag of a command, which is an argument of its measure.
 
-    Attributes:
+    Args:
         name: with its dashes; without, a positional argument.
-        settings: of :meth:`argparse.ArgumentParser.add_argument`.
         read: the argument from the flag's value and the study; None: the value.
         of_study: it says what is loaded, and is no argument of the measure.
         values: that may be in a list with commas, for completion.
+        settings: of :meth:`argparse.ArgumentParser.add_argument`.
     """
 
-    name: str
-    settings: Mapping[str, Any]
-    read: Callable[[Any, Study], Any] | None = None
-    of_study: bool = False
-    values: Sequence[str] = ()
-
-    @property
-    def argument(self) -> str:
-        return self.name.lstrip("-").replace("-", "_")
+    def __init__(
+        self, name: str, read: Callable[[Any, Study], Any] | None = None, of_study: bool = False,
+        values: Sequence[str] = (), **settings: Any,
+    ) -> None:  # fmt: skip
+        self.name, self.settings, self.read, self.of_study = name, settings, read, of_study
+        self.values, self.argument = values, name.lstrip("-").replace("-", "_")
 
 
-def flag(
-    name: str, read: Callable[[Any, Study], Any] | None = None, of_study: bool = False, **settings: Any
-) -> Flag:
-    return Flag(name, settings, read, of_study)
+flag = Flag
 
 
 def levels(*choices: str) -> Flag:
     """``--by LEVEL,...``: further keys of the rows."""
-    settings = {"default": "", "metavar": "LEVEL,...", "help": f"{', '.join(choices)} [one row per run]"}
-    return Flag(
-        "--by",
-        settings,
-        lambda text, _: output.parse_list(text, choices, "--by: unknown level"),
-        values=choices,
-    )
+    return flag(
+        "--by", lambda text, _: output.parse_list(text, choices, "--by: unknown level"), values=choices,
+        default="", metavar="LEVEL,...", help=f"{', '.join(choices)} [one row per run]",
+    )  # fmt: skip
 
 
 def fields(*others: str, default: str = "every configuration") -> Flag:
@@ -135,8 +125,7 @@ class Command:
 
     @cached_property
     def measure(self) -> Measure:
-        found: Measure = getattr(importlib.import_module(self._module), self._name)
-        return found
+        return getattr(importlib.import_module(self._module), self._name)  # type: ignore[no-any-return]
 
     def answer(self, words: Sequence[str] | None = None) -> tuple[Answer, Study, argparse.Namespace]:
         """The answer to the words of a command line, what it is of, and the words as arguments."""
@@ -165,7 +154,4 @@ class Command:
 def columns_of(command: ModuleType) -> output.Columns:
     """The columns of a command's answers; empty: it answers by none."""
     main = getattr(command, "main", None)
-    columns: output.Columns = (
-        main.measure.columns if isinstance(main, Command) else getattr(command, "COLUMNS", {})
-    )
-    return columns
+    return main.measure.columns if isinstance(main, Command) else getattr(command, "COLUMNS", {})

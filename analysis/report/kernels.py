@@ -214,11 +214,10 @@ def figure(kernels: pd.DataFrame, roofs: Sequence[tuple[str, Roof]], title: str)
         _trace(of_class, str(name), number, largest)
         for number, (name, of_class) in enumerate(kernels.groupby("class", sort=False))
     ]
-    rates = [rate for trace in traces for rate in trace["y"] if rate > 0]
     layout = {
         **plots.layout(title), "height": 480,
-        "xaxis": plots.log_axis("arithmetic intensity, FLOP/byte", *span),
-        "yaxis": plots.log_axis("GFLOP/s", min(rates), max(rates)),
+        "xaxis": {"title": plots.beside_ticks("arithmetic intensity, FLOP/byte"), **plots.LOG},
+        "yaxis": {"title": plots.beside_ticks("GFLOP/s"), **plots.LOG},
     }  # fmt: skip
     return {"data": traces, "layout": layout}
 

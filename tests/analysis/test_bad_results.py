@@ -397,8 +397,6 @@ def test_a_run_that_was_killed_and_one_that_was_not_reached(tmp_path: Path) -> N
         ("loaders", "; did you mean 'results/loaders'?"),
         ("results/loders", "; did you mean 'results/loaders'?"),
         ("3=qick", "; did you mean 'results/quick'?"),
-        ("resnet", "; results are in results/by-hand, results/loaders, results/quick, results/traces"),
-        ("results/old/resnet", "; results are in results/by-hand, "),
     ],
 )
 def test_results_that_are_not_there_name_those_that_are(tmp_path: Path, monkeypatch, given, said) -> None:
@@ -406,9 +404,6 @@ def test_results_that_are_not_there_name_those_that_are(tmp_path: Path, monkeypa
     for name in ("quick", "loaders"):
         (tmp_path / "results" / name).mkdir(parents=True)
         (tmp_path / "results" / name / store.SWEEP).write_text("{}")
-    for record in ("by-hand/run_0/manifest.json", "traces/job/job.json", "notes/todo.txt"):
-        (tmp_path / "results" / record).parent.mkdir(parents=True)
-        (tmp_path / "results" / record).write_text("{}")
     for module in ("analysis.scaled", "analysis.report.__main__"):
         error = one_line_error(run(module, given))
         assert f"{given.removeprefix('3=')} does not exist{said}" in error

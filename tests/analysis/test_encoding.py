@@ -40,9 +40,7 @@ def crossed(**factors) -> list[dict]:
         ({"workers": [2, 4, 8], "batch": [32, 64], "grad": ["x", "y"]},
          Encoding("workers", "batch", "grad")),
         (FACTORS, Encoding("loader", "grad", "batch", "workers", ("threads",))),
-        # Fourteen lines in a panel cannot be followed.
-        ({"loader": list("abcdefg"), "grad": ["x", "y"]}, Encoding("loader", "", "grad")),
-        # No channel has nine colours, nor three dashes five; eight lines of five colours would be too many.
+        # No channel has nine levels.
         ({"batch": range(9), "workers": range(5), "loader": ["a", "b"], "grad": ["x", "y"]},
          Encoding("workers", "loader", "grad", "", ("batch",))),
     ],
