@@ -32,11 +32,6 @@ def papers() -> tuple[str, str]:
     return light, dark
 
 
-def test_contrast_is_that_of_wcag():
-    assert contrast("#000000", "#ffffff") == pytest.approx(21)
-    assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.01)
-
-
 @pytest.mark.parametrize("colour", PALETTE)
 def test_the_colour_of_a_line_is_told_from_the_background_in_both_schemes(colour):
     light, dark = papers()

@@ -9,8 +9,6 @@ from analysis import columns
 from analysis.display import output
 from analysis.display.metrics import FIELDS, Metric, names_of, records
 from analysis.frames.measure import columns_of
-from analysis.measures import scaled as figures
-from analysis.measures.efficiency import USE_METRICS
 from jobs.run import Run
 from profiling import convert, tables
 from tests.analysis.commands import run
@@ -214,10 +212,6 @@ def test_a_flag_explains_each_column_and_help_is_left_to_the_flags(command: str)
         assert all(one.meaning for one in metrics)
 
 
-def test_meanings_are_phrases_of_at_most_15_words() -> None:
-    assert [metric.name for metric in every_metric() if len(metric.meaning.split()) > 15] == []
-
-
 def test_the_docs_page_is_what_the_metrics_say(root: Path) -> None:
     committed = (root / "docs" / "columns.md").read_text()
     assert committed == columns.page()  # python -m analysis.columns > docs/columns.md
@@ -230,10 +224,3 @@ def test_every_command_that_answers_in_columns_is_asked(root: Path) -> None:
         if path.stem != "measure" and re.search(r"output\.emit\(|^main = Command\(", path.read_text(), re.M)
     }
     assert emitting == {command for command, *_ in ANSWERS}
-
-
-def test_columns_of_a_row_are_all_in_order(sweep: Path) -> None:
-    head = run("analysis.scaled", sweep, "--format", "csv", "--all").out.split("\n")[0].split(",")
-    assert head[0] == "method"
-    wanted = names_of([*figures.METRICS, *USE_METRICS])
-    assert [name for name in head if name in wanted] == wanted

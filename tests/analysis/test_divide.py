@@ -82,17 +82,6 @@ def test_what_is_left_outside_reaches_beyond_any_clock():
     assert covered(intervals((now, now + 5)), complement(intervals((0, now + 2))))[0] == 3
 
 
-@settings(deadline=None)
-@given(some, some)
-def test_overlapped_and_exposed_are_all_of_the_communication(compute, communication):
-    found = split(intervals((0, 200)), Activities(compute, communication))
-    line = np.zeros(400, bool)
-    for start, end in zip(*communication, strict=True):
-        line[start + 50 : end + 50] = True
-    whole = line[50:250].sum()
-    assert found["exposed_communication"][0] + found["overlapped_communication"][0] == whole
-
-
 def test_the_first_in_order_has_the_time():
     found = split(
         intervals((0, 100)),

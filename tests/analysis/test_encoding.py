@@ -12,7 +12,6 @@ from analysis.display.lines import (
     EFFICIENCY,
     THROUGHPUT,
     Encoding,
-    caption,
     encode,
     lines,
     spread,
@@ -52,12 +51,6 @@ def test_factors_take_the_first_channel_that_has_enough_levels(factors, expected
 def test_colours_of_stacked_bars_are_their_parts():
     found = encode(crossed(**FACTORS), list(FACTORS), are_bars=True)
     assert found == Encoding("", "", "loader", "grad", ("batch", "workers", "threads"))
-
-
-def test_the_caption_names_every_factor_once_as_the_sweep_file_does():
-    assert caption(Encoding("factors.lr", "grad", "batch", "", ("workers", "threads"))) == (
-        "Colour: lr. Line: grad. Columns: batch. Mean over workers, threads (band: lowest and highest)."
-    )
 
 
 # --- lines ----------------------------------------------------------------------------------------------

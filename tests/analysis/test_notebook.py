@@ -20,9 +20,6 @@ from tests.analysis.test_published import kernel_file, published
 
 pytestmark = pytest.mark.long
 
-# Those that need tables or paths of another kind than the planted sweep's have their own tests.
-OF_A_SWEEP = set(notebook.COMMANDS) - {"compare", "hotspots", "tau_batches"}
-
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory):
@@ -36,7 +33,7 @@ def test_the_settings_that_its_help_shows_are_those_of_the_command_line_beside_t
     assert shown and all(parse_fields(flag) == json.loads(setting) for setting, flag in shown)
 
 
-@pytest.mark.parametrize("command", sorted(OF_A_SWEEP))
+@pytest.mark.parametrize("command", ["kernels", "plan", "scaled"])  # all are asked in one way
 def test_a_frame_holds_what_the_commands_csv_does(sweep, command, capsys):
     needed = {"images": 1e6} if command == "plan" else {}
     frame = getattr(load(sweep), command)(**needed)
@@ -50,19 +47,6 @@ def test_a_frame_holds_what_the_commands_csv_does(sweep, command, capsys):
             assert frame[name].to_numpy(float) == pytest.approx(expected.to_numpy(float), nan_ok=True)
     meaning = frame.attrs["meaning"]
     assert meaning and all(name in frame and said for name, said in meaning.items())
-
-
-def test_settings_are_the_commands_flags(sweep):
-    results = load(str(sweep))
-    assert list(results.scaled(group_by=["gpus_per_node"]).gpus_per_node) == [1, 2]
-    assert list(results.efficiency(group_by="nodes").nodes) == [1]
-    said, explained = (results.scaled(explain=wanted).attrs["notes"] for wanted in (False, True))
-    assert set(said) < set(explained) and any("swapped columns" in line for line in explained)
-    assert list(results.predict(ranks=[4, 8]).world_size.unique()) == list(
-        results.predict(ranks="4,8").world_size.unique()
-    )
-    other = results.compare(sweep)
-    assert not other.empty
 
 
 def test_what_does_not_count_is_said_beside_the_frame(tmp_path):
@@ -79,6 +63,8 @@ def test_wrong_use_is_one_line(sweep, tmp_path):
     with pytest.raises(UserError, match="does not exist"):
         load(tmp_path / "nowhere")
     results = load(sweep)
+    with pytest.raises(UserError, match=r"^format: no setting in a notebook"):
+        results.batches(format="csv")
     with pytest.raises(UserError, match=r"^--group-by: unknown field 'noodes'; did you mean 'nodes'\?$"):
         results.scaled(group_by="noodes")
     with pytest.raises(UserError, match="--group-by"):
@@ -89,22 +75,6 @@ def test_wrong_use_is_one_line(sweep, tmp_path):
     assert shown.count("'scaled'") == 1
     assert {"scaled", "charts", "path"} <= set(dir(results))
     assert "Scaling efficiency" in results.scaled.__doc__
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"output": "a.csv"},
-        {"format": "csv"},
-        {"notes": True},
-        {"help": True},
-        {"columns": True},
-        {"wide": True},
-    ],
-)
-def test_what_says_where_an_answer_goes_is_no_setting(sweep, setting):
-    with pytest.raises(UserError, match=f"^{next(iter(setting))}: no setting in a notebook"):
-        load(sweep).batches(**setting)
 
 
 def test_questions_are_asked_in_several_threads_at_once(sweep, monkeypatch):

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.display import numbers, terminal
-from analysis.display.metrics import FIELDS, Metric, Rows
-from analysis.display.terminal import Answer, Part, fit
+from analysis.display.metrics import FIELDS, Metric
+from analysis.display.terminal import Answer, Part
 from analysis.report.render import Cell, Heading, Row, TableView
 from jobs.commands import COMMANDS as MODULES
 from tests.analysis.commands import ROOT, one_line_error, run, run_as_user
@@ -160,15 +160,6 @@ def test_a_slip_of_the_pen_is_one_line_with_the_near_miss(
     assert says in one_line_error(run("analysis.scaled", results, *arguments))
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_names_the_flag_that_explains_columns(command: str) -> None:
-    ran = run(f"analysis.{command}", "--help")
-    assert ran.code == 0 and "--format" in ran.out
-    assert "--columns [NAME ...]" in ran.out
-    explained = run(f"analysis.{command}", "--columns", "--format", "no such format")
-    assert explained.code == 0 and ("_pct" in explained.out or "_ms" in explained.out)
-
-
 def test_columns_that_are_named_are_explained_alone_and_others_are_refused(results: Path) -> None:
     ran = run("analysis.batches", results, "--columns", "step_ms_low", "batch")
     assert ran.code == 0 and "    step_ms (_low, _high)  median" in ran.out and "\n    batch " in ran.out
@@ -231,14 +222,6 @@ def test_a_narrow_terminal_leaves_columns_out_and_wide_shows_them(results: Path,
     assert tables and set(tables) <= set(wide.splitlines())
 
 
-def test_columns_of_least_priority_are_dropped_first_and_keys_never() -> None:
-    priorities = (1, 1, 0, 1, 2, 1)
-    columns = [Metric(f"c{n}", "m", key=n == 0, priority=of) for n, of in enumerate(priorities)]
-    least = dict.fromkeys((one.name for one in columns), 9)
-    for width, kept in ((66, "012345"), (65, "01345"), (54, "0134"), (40, "014"), (30, "04"), (10, "04")):
-        assert [one.name[1:] for one in fit(columns, least, width)] == list(kept)
-
-
 def test_a_narrow_terminal_still_names_the_activities_and_the_speedup(tmp_path: Path, monkeypatch) -> None:
     runs = [run_of(gpus_per_node=size, profile=profile) for size in (1, 2) for profile in ("none", "torch")]
     write_sweep(tmp_path, runs)
@@ -247,31 +230,6 @@ def test_a_narrow_terminal_still_names_the_activities_and_the_speedup(tmp_path: 
         out = run(f"analysis.{command}", tmp_path).out
         heads = out[: out.index(" ──")]
         assert heading in heads, command
-
-
-def test_long_text_is_wrapped_in_the_room_there_is() -> None:
-    why = "not near any limit: 35 % of the arithmetic roof, and no counters were read of it"
-    rows: Rows = [{"kernel": "gemm", "why": why}]
-    columns = [Metric("kernel", "m", text=True, key=True), Metric("why", "m", text=True)]
-    answer = Answer(rows, [], [Part("", rows, columns)])
-    out = terminal.as_terminal(answer)
-    assert why in out
-    os.environ["COLUMNS"] = "60"
-    try:
-        narrow = terminal.as_terminal(answer)
-    finally:
-        del os.environ["COLUMNS"]
-    assert max(map(len, narrow.splitlines())) <= 60
-    assert "".join(narrow.split()).endswith(f"gemm{''.join(why.split())}")
-
-
-def test_names_with_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of()])
-    (tmp_path / "run_0_\x1b[31mred\n_ret_0").mkdir()
-    ran = run("analysis.scaled", tmp_path)
-    assert ran.code == 1
-    assert "\x1b" not in ran.out
-    assert "run_0_?[31mred?_ret_0" in ran.out
 
 
 def test_a_kernels_name_cannot_steer_the_terminal() -> None:
@@ -346,10 +304,6 @@ def test_short_names_differ_as_long_ones_do() -> None:
     assert short["gemm"] == "gemm" and short["x" * 60] == "x" * 13 + "..." + "x" * 24
     assert [short[name].endswith(name[-12:]) for name in heads] == [True, True]
     assert len(set(short.values())) == 4 and max(map(len, short.values())) <= 40
-
-
-def test_two_equal_ends_are_one() -> None:
-    assert numbers.span("14.7", "14.7") == "14.7" and numbers.span("14.7", "15") == "14.7 to 15"
 
 
 def test_five_findings_stand_below_a_table_and_all_of_them_with_notes(results: Path) -> None:

@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 
 from analysis.display.metrics import records
-from analysis.prediction import allreduce
 from analysis.prediction.allreduce import Layout
 from analysis.prediction.configurations import LINKS, of_points
 from analysis.prediction.predict import CURVE, judged, predictions
@@ -67,18 +66,6 @@ def test_one_size_leaves_the_forms_open_and_the_range_spans_them():
     row = made[SIMULATION, 8, ""]
     assert {"ring", "halving", "binomial"} <= set(row["exchanges_tried"].split(" or "))
     assert holds(row, cluster) and row["step_ms_high"] > 1.3 * row["step_ms_low"]
-
-
-def test_what_nccl_says_it_used_is_taken():
-    def as_tree(steps):
-        named = frozenset({"tree"})
-        return [replace(one, exchanges=one.exchanges._replace(algorithms=named)) for one in steps]
-
-    cluster = Cluster(links("tree", (20.0,), (4.0,)), **QUIET)
-    made, _, _ = predicted(cluster, (1, 2), [8], steps_of=as_tree)
-    row = made[SIMULATION, 8, ""]
-    assert set(row["exchanges_tried"].split(" or ")) <= {one.name for one in allreduce.FLAT if one.trees}
-    assert holds(row, cluster)
 
 
 def test_links_that_ranks_share_are_seen_or_refused():
@@ -179,11 +166,6 @@ def test_a_curve_knows_that_an_exchange_may_be_hidden():
     for ranks in (8, 16):
         row = made[CURVE, ranks, ""]
         assert holds(row, cluster) and row["step_ms_high"] > 1.1 * row["step_ms_low"]
-
-
-def test_the_simulation_is_believed_for_what_the_curve_cannot_see():
-    made, _, _ = predicted(hidden(), (1, 2, 4), [8])
-    assert made[SIMULATION, 8, ""]["believed"] and not made[CURVE, 8, ""]["believed"]
 
 
 @pytest.mark.parametrize(
