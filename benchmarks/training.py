@@ -33,7 +33,7 @@ from jobs.machine import versions
 from jobs.run import Run, make_run
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
 from profiling.markers import Markers, nvtx_emitter, open_markers, torch_emitter
-from profiling.step_clock import Clock, open_clock
+from profiling.step_clock import Clock, HostClock, open_clock
 from profiling.tools import open_capture
 from train import data, loop
 from train.device import choose_device
@@ -60,7 +60,7 @@ CELLS = [
 Loop = Callable[[int], None]  # trains for so many steps
 
 
-class ObservedClock:
+class ObservedClock(HostClock):
     """A clock that calls something at each instant of a step, too."""
 
     def __init__(self, clock: Clock, call: Callable[[], object]) -> None:

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, STAGES, UPDATE
 
@@ -28,13 +28,6 @@ class Emitter(Protocol):
     def pop(self, name: str) -> None: ...
 
     def mark(self, name: str) -> None: ...
-
-
-@runtime_checkable
-class BatchTimer(Protocol):
-    """An emitter that measures each batch: the first begins now, each other one where the one before ends."""
-
-    def begin(self) -> None: ...
 
 
 class Range:
@@ -70,7 +63,7 @@ class Markers:
     def begin(self) -> None:
         """Mark the begin of the first batch; each other one begins where the one before ends."""
         for emitter in self._emitters:
-            if isinstance(emitter, BatchTimer):
+            if isinstance(emitter, _TauBatches):
                 emitter.begin()
 
     def end_of_batch(self) -> None:
@@ -114,17 +107,11 @@ step, load, forward, backward, update = (
 )
 
 
-class Listener(Protocol):
-    """Receives a program's explicit ranges."""
-
-    def push(self, name: str) -> None: ...
-
-    def pop(self, name: str, whole: bool) -> None:
-        """The range ends; not ``whole``: it failed, as by the StopIteration of a loader at its end."""
-
-
 class _Collectors:
-    """The collectors of this process, for which a step is the mark at its end, and loading is nothing."""
+    """The collectors of this process, for which a step is the mark at its end, and loading is nothing.
+
+    A range that ends is not ``whole`` if it failed, as by the StopIteration of a loader at its end.
+    """
 
     def __init__(self, markers: Markers) -> None:
         self._markers = markers
@@ -141,11 +128,11 @@ class _Collectors:
             self._markers.end_of_batch()
 
 
-_LISTENER: list[Listener] = []
+_LISTENER: list[Any] = []
 
 
-def set_listener(listener: Listener) -> None:
-    """Pass the ranges of the user's program to ``listener`` from now on."""
+def set_listener(listener: Any) -> None:
+    """Pass the ranges of the user's program to ``listener``, as to :class:`_Collectors`, from now on."""
     _LISTENER[:] = [listener]
 
 

@@ -7,28 +7,12 @@ clock is read directly.
 import time
 from array import array
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 # Between the clocks of a device and its host; what differs by more was not read when it was meant to be.
 MOST_DRIFT = 5e-4
-
-
-class Clock(Protocol):
-    """What a loop asks of a clock."""
-
-    def start(self) -> None:
-        """Batches are to follow: tie the clock to the epoch."""
-
-    def tick(self) -> None:
-        """An instant is now."""
-
-    def settle(self) -> None:
-        """Read some instants that are over, so that a long loop does not keep an event for each."""
-
-    def instants_ns(self) -> np.ndarray:
-        """All instants in ns since the epoch, shape (ticks,)."""
 
 
 class HostClock:
@@ -39,17 +23,20 @@ class HostClock:
         self._add = self._ticks.append
         self._epoch_ns = 0
 
-    def tick(self) -> None:
-        self._add(time.perf_counter_ns())
-
     def start(self) -> None:
+        """Batches are to follow: tie the clock to the epoch."""
         # Set against the epoch once: the wall clock may be adjusted while the loop runs.
         self._epoch_ns = time.time_ns() - time.perf_counter_ns()
 
+    def tick(self) -> None:
+        """An instant is now."""
+        self._add(time.perf_counter_ns())
+
     def settle(self) -> None:
-        """Nothing is pending."""
+        """Read some instants that are over, so that a long loop does not keep an event for each."""
 
     def instants_ns(self) -> np.ndarray:
+        """All instants in ns since the epoch, shape (ticks,)."""
         return np.asarray(self._ticks, dtype=np.int64) + self._epoch_ns
 
 
@@ -125,6 +112,9 @@ class DeviceClock:
         if abs(late_ns) <= MOST_DRIFT * elapsed_ns[-1]:
             elapsed_ns += np.rint(elapsed_ns * (late_ns / max(1, elapsed_ns[-1]))).astype(np.int64)
         return (elapsed_ns + self._epoch_ns)[1:-1]
+
+
+Clock = HostClock | DeviceClock
 
 
 def open_clock(device_type: str, index: int | None = None) -> Clock:
