@@ -143,7 +143,7 @@ _NO_WORK = frozenset((
 # Counters of kernels. Their times are made up: Kineto divides the recording evenly among them.
 _COUNTERS = "cuda_profiler_range"
 _NO_CATEGORY = "events without a category"
-_LETTERS = 40  # of a category: a damaged file may hold anything in its place
+_LETTERS = 40  # of a category or process: a damaged file may hold anything in its place
 
 Unread = Counter[tuple[str, str]]  # events by category and process
 
@@ -200,7 +200,7 @@ def _same_step(trace: Trace, threads: Sequence[tuple[Any, Any]]) -> list[str]:
             process = str(threads[thread][0])
             other, begun, ended = first.setdefault(name, (process, start, end))
             if process != other and start < ended and begun < end:
-                return [other, process]
+                return [other[:_LETTERS], process[:_LETTERS]]
     return []
 
 
