@@ -42,8 +42,6 @@ class TraceFacts(_Record):
     backend: str = ""  # e.g. nccl
     groups: list[ProcessGroup] = []
     versions: dict[str, str] = {}
-    started_ns: int | None = None  # since the epoch
-    shapes: bool | None = None  # whether operators' input shapes were recorded
 
 
 class TracedRank(_Record):

@@ -34,7 +34,7 @@ def recognise(path: Path, head: bytes) -> bool:
 
 def facts(path: Path) -> TraceFacts:
     """What a timeline says of its job: rank 0 writes it."""
-    return TraceFacts(rank=rank_in(path) or 0, backend="horovod", shapes=False)
+    return TraceFacts(rank=rank_in(path) or 0, backend="horovod")
 
 
 def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:

@@ -89,7 +89,6 @@ def facts(path: Path) -> TraceFacts:
         backend=str(distributed.get("backend") or ""),
         groups=[_group(one) for one in _dicts(distributed.get("pg_config"))],
         versions=versions,
-        shapes=bool(fields["record_shapes"]) if "record_shapes" in fields else None,
     )
 
 

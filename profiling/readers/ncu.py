@@ -69,7 +69,7 @@ def facts(path: Path) -> TraceFacts | None:
     """What launches say of their job; None: the file is a summary, without launches."""
     if b'"ID"' not in read_head(path):
         return None
-    return TraceFacts(rank=rank_in(path), shapes=False)
+    return TraceFacts(rank=rank_in(path))
 
 
 def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:

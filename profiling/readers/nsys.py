@@ -56,7 +56,6 @@ def facts(path: Path) -> TraceFacts | None:
         host=hosts[0] if hosts else "",
         device=", ".join(dict.fromkeys(devices)),
         versions={"Nsight Systems": release} if release else {},
-        shapes=False,
     )
 
 

@@ -50,7 +50,7 @@ def facts(path: Path) -> TraceFacts | None:
     """What a database says of its job; None: the file is text."""
     if read_head(path, len(MAGIC)) != MAGIC:
         return None
-    return TraceFacts(rank=rank_in(path), shapes=False)
+    return TraceFacts(rank=rank_in(path))
 
 
 def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:

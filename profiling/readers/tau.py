@@ -40,7 +40,7 @@ def recognise(path: Path, head: bytes) -> bool:
 
 def facts(path: Path) -> TraceFacts | None:
     """The rank of a profile, of whose job it says no more; None: it is a trace."""
-    return None if _TRACE_FILE.match(path.name) else TraceFacts(rank=rank_in(path), shapes=False)
+    return None if _TRACE_FILE.match(path.name) else TraceFacts(rank=rank_in(path))
 
 
 def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:
