@@ -4,6 +4,7 @@ Everything that an analysis should find is known: the duration of a batch by wor
 batches at the head, the time of kernels and of communication and how much of it is hidden, FLOPs and bytes.
 """
 
+import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -88,22 +89,16 @@ def write_sweep(
             write_run(directory, run, truth, repetition)
     write_sweep_record(directory, excluded)
     if calibration:
-        store.write_record(
-            directory / store.CALIBRATION,
-            Calibration(
-                gemm_flops_per_s={1: 15e12, 2: 14e12},
-                copy_bytes_per_s={1: 1.2e12, 2: 1.1e12},
-                allreduces=[Allreduce(nodes=1, ranks_per_node=2, network="eth", bus_bytes_per_s=2e11)],
-                device=truth.device,
-                seconds=1.0,
-            ),
-        )
+        measured = Calibration(
+            gemm_flops_per_s={1: 15e12, 2: 14e12}, copy_bytes_per_s={1: 1.2e12, 2: 1.1e12},
+            allreduces=[Allreduce(nodes=1, ranks_per_node=2, network="eth", bus_bytes_per_s=2e11)],
+            device=truth.device, seconds=1.0,
+        )  # fmt: skip
+        store.write_record(directory / store.CALIBRATION, measured)
     return truth
 
 
 def write_sweep_record(directory: Path, excluded: tuple[tuple[str, str], ...] = ()) -> None:
-    import json
-
     left_out = [{"id": name, "reason": reason} for name, reason in excluded]
     record = {"sweep": {}, "order_seed": 1, "launcher": "local", "order": [], "excluded": left_out}
     store.write_text(directory / store.SWEEP, json.dumps(record))
@@ -149,16 +144,10 @@ def _make_run(
     reports = [_report(rank, run, truth, **report) for rank in range(run.ranks)]
     seconds = float(durations.sum()) / 1e9 + 20
     manifest = Manifest(
-        run=run,
-        repetition=repetition,
-        exit_code=exit_code,
-        reason=reason,
+        run=run, repetition=repetition, exit_code=exit_code, reason=reason, ranks=reports, seconds=seconds,
         command=["python", "-m", "train"],
-        started="2026-01-01T00:00:00+00:00",
-        ended="2026-01-01T00:01:00+00:00",
-        seconds=seconds,
-        ranks=reports,
-    )
+        started="2026-01-01T00:00:00+00:00", ended="2026-01-01T00:01:00+00:00",
+    )  # fmt: skip
     store.write_record(ended / store.MANIFEST, manifest)
     (ended / store.LOG).write_text(reason)
 
@@ -174,19 +163,13 @@ def _durations(run: Run, truth: Truth, generator: np.random.Generator) -> np.nda
 
 def _report(rank: int, run: Run, truth: Truth, **changes: Any) -> RankReport:
     values = {
-        "rank": rank,
-        "world_size": run.ranks,
-        "hostname": "node0",
-        "device": truth.device,
+        "rank": rank, "world_size": run.ranks, "hostname": "node0", "device": truth.device,
         "backend": "ddp/nccl" if run.world_size > 1 else "single",
-        "batches_done": run.batches,
-        "images_done": run.batches * run.rank_batch,
-        "losses_finite": True,
-        "parameter_digest": "0" * 64,
+        "batches_done": run.batches, "images_done": run.batches * run.rank_batch,
+        "losses_finite": True, "parameter_digest": "0" * 64, "startup_ns": 5_000 * MS,
         "training_flops_per_image": truth.training_flops_per_image,
         "forward_flops_per_image": truth.training_flops_per_image / 3,
-        "startup_ns": 5_000 * MS,
-    }
+    }  # fmt: skip
     return RankReport(**{**values, **changes})
 
 
@@ -199,7 +182,7 @@ def _write_rank(directory: Path, rank: int, run: Run, truth: Truth, durations: n
     load, forward, update = own // 10, own * 3 // 10, own // 10
     if truth.wait_ms:
         load = np.full(run.batches, round(truth.wait_ms[run.world_size] * MS))
-    attributed = np.arange(run.batches) >= run.first_attributed if run.profile != "none" else None
+    attributed = (np.arange(run.batches) >= run.first_attributed) & (run.profile != "none")
     columns = {
         "rank": np.full(run.batches, rank),
         "batch_index": np.arange(run.batches),
@@ -211,20 +194,15 @@ def _write_rank(directory: Path, rank: int, run: Run, truth: Truth, durations: n
         "end_ns": starts + own,
         "images": np.full(run.batches, run.rank_batch),
         "loss": np.linspace(7, 1, run.batches),
-        "attributed": attributed if attributed is not None else np.zeros(run.batches, dtype=bool),
+        "attributed": attributed,
     }
     tables.write(tables.as_table("batches", columns), directory, "batches")
     store.write_record(directory / store.RANK_REPORT, _report(rank, run, truth))
-    if attributed is not None:
-        rows = [
-            row
-            for i in np.flatnonzero(attributed)
-            for row in _kernels(rank, int(i), int(starts[i]), run, truth)
-        ]
-        names = list(rows[0])
-        tables.write(
-            tables.as_table("kernels", {n: [row[n] for row in rows] for n in names}), directory, "kernels"
-        )
+    if attributed.any():
+        recorded = np.flatnonzero(attributed)
+        rows = [row for i in recorded for row in _kernels(rank, int(i), int(starts[i]), run, truth)]
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        tables.write(tables.as_table("kernels", columns), directory, "kernels")
 
 
 def _kernels(rank: int, batch: int, start: int, run: Run, truth: Truth) -> list[dict[str, Any]]:
@@ -240,24 +218,13 @@ def _kernels(rank: int, batch: int, start: int, run: Run, truth: Truth) -> list[
         ("sgd", "optimizer", "update", 0.0, truth.bytes / 4),
     ]
 
-    def row(
-        name: str, kind: str, direction: str, at: float, length: float, flops: float, moved: float
-    ) -> dict:
+    def row(name: str, kind: str, direction: str, at: float, length: float, flops: float, moved: float):
         return {
-            "rank": rank,
-            "batch_index": batch,
-            "start_ns": start + round(at),
-            "duration_ns": round(length),
-            "name": f"void {name}<float>(float*)",
-            "short_name": name,
-            "class": kind,
-            "direction": direction,
-            "device": 0,
-            "stream": 20 if kind == "communication" else 7,
-            "flops": flops,
-            "bytes": moved,
+            "rank": rank, "batch_index": batch, "start_ns": start + round(at), "duration_ns": round(length),
+            "name": f"void {name}<float>(float*)", "short_name": name, "class": kind, "direction": direction,
+            "device": 0, "stream": 20 if kind == "communication" else 7, "flops": flops, "bytes": moved,
             "launch_ns": None if truth.device == "cpu" else start + round(at - truth.queued_ms * MS),
-        }
+        }  # fmt: skip
 
     rows = [row(*part[:3], number * piece, piece, *part[3:]) for number, part in enumerate(parts)]
     rows.append(row("copy", "memcpy", "loader", 4 * piece, 2 * MS, 0.0, 1e9))
@@ -273,13 +240,9 @@ PYPROF_NAME = "run_0_config_{nodes}_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32
 
 
 def write_pyprof(
-    directory: Path,
-    forward: int = 5,
-    attributed: int = 2,
-    nodes: int = 1,
-    trials: int = 3,
+    directory: Path, forward: int = 5, attributed: int = 2, nodes: int = 1, trials: int = 3,
     name: str = PYPROF_NAME,
-) -> Path:
+) -> Path:  # fmt: skip
     """A PyProf kernel table with known batches.
 
     A forward pass: convolution (6 GFLOP, 3 us, 3 MB) and two launches of the loss; a backward pass: two of
@@ -289,9 +252,7 @@ def write_pyprof(
     """
     rows: list[tuple] = []
 
-    def add(
-        kernel: str, direction: str, module: str, op: str | None, ns: int, flops: float, moved: float
-    ) -> None:
+    def add(kernel: str, direction: str, module: str, op: str | None, ns: int, flops=0.0, moved=0.0):
         rows.append((len(rows) + 1, direction, module, op, kernel, ns, flops, moved))
 
     functional = "torch.nn.functional"
@@ -299,33 +260,26 @@ def write_pyprof(
         for _ in range(trials if batch == 0 else 0):
             add("conv_trial", "fprop", functional, "conv2d", 5000, 6e9, 3e6)
         add("conv", "fprop", functional, "conv2d", 3000, 6e9, 3e6)
-        add("dali::resize", "fprop", "na", None, 1000, 0.0, 0.0)
-        add("softmax", "fprop", functional, "cross_entropy", 10, 0.0, 0.0)
-        add("nll", "fprop", functional, "cross_entropy", 10, 0.0, 0.0)
+        add("dali::resize", "fprop", "na", None, 1000)
+        add("softmax", "fprop", functional, "cross_entropy", 10)
+        add("nll", "fprop", functional, "cross_entropy", 10)
         known = batch >= forward - attributed
         backward = ("bprop", functional) if known else ("fprop", "na")
         loss, conv = ("cross_entropy", "conv2d") if known else (None, None)
-        add("nll_grad", *backward, loss, 10, 0.0, 0.0)
-        add("softmax_grad", *backward, loss, 10, 0.0, 0.0)
+        add("nll_grad", *backward, loss, 10)
+        add("softmax_grad", *backward, loss, 10)
         add("dgrad", *backward, conv, 4000, 6e9 if known else 0.0, 2e6 if known else 0.0)
         add("wgrad", *backward, conv, 4000, 0.0, 2e6 if known else 0.0)
         add("elementwise_kernel", "fprop", "Tensor", "add_", 500, 1e3, 1e3)
     columns = ("Idx", "Direction", "Module", "Op", "Kernel", "Sil(ns)", "FLOPs", "Bytes")
-    table = pa.table(
-        {column: list(values) for column, values in zip(columns, zip(*rows, strict=True), strict=True)}
-    )
+    table = pa.table(dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True)))
     path = directory / name.format(nodes=nodes)
     directory.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, path, compression="gzip")
     return path
 
 
-def write_tau(
-    path: Path,
-    seconds: dict[tuple[int, int, int], list[float]],
-    network: str = "eth",
-    grad: str = "fp32",
-) -> Path:
+def write_tau(path: Path, seconds: dict[tuple[int, int, int], list[float]]) -> Path:
     """A TAU interval table: (nodes, GPUs a node, batch size) -> application time of each repetition, s.
 
     The last rank is the slowest; the others take half a second less.
@@ -337,9 +291,9 @@ def write_tau(
                 own = duration if rank == nodes * gpus - 1 else duration - 0.5
                 for function, time in ((".tau application", own), ("mpi_allreduce", own / 2)):
                     rows.append({
-                        "run": number, "nodes": nodes, "gpus_per_node": gpus, "network_backend": network,
+                        "run": number, "nodes": nodes, "gpus_per_node": gpus, "network_backend": "eth",
                         "profile_level": "tau_exec", "workers": 2, "neural_network": "resnet50",
-                        "data_loader": "dali-gpu", "batch_size_per_gpu": batch, "grad_precision": grad,
+                        "data_loader": "dali-gpu", "batch_size_per_gpu": batch, "grad_precision": "fp32",
                         "compute_precision": "fp32", "gpu": rank, "thread": 0, "function": function,
                         "calls": 1, "subcalls": 0, "exc_time": 0, "inc_time": round(time * 1e6),
                     })  # fmt: skip

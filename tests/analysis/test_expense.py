@@ -38,17 +38,15 @@ def sweep(tmp_path) -> Path:
     truth, plain = Truth(), run_of(nodes=2, gpus_per_node=2)
     for repetition, startup_s in enumerate((4.0, 8.0)):
         directory = write_run(tmp_path, plain, truth, repetition, **METERED)
-        plant(
-            directory,
-            1800.0,
-            local_rank=[0, 1, 0, 1],
-            processors_energy_j=[1000.0, None, 1560.0, None],
-            peak_memory_bytes=[2 * 10**9, 10**9, 10**9, 3 * 10**9],
-            peak_device_memory_bytes=[5 * 10**9, 6 * 10**9, 5 * 10**9, 5 * 10**9],
-            peak_device_reserved_bytes=[8 * 10**9] * 4,
-            device_used_bytes=[9 * 10**9, 11 * 10**9, 10 * 10**9, 9 * 10**9],
-            startup_ns=[round(startup_s * 1e9), 10**9, 10**9, 10**9],
-        )
+        gb = {
+            "peak_memory_bytes": (2, 1, 1, 3), "peak_device_memory_bytes": (5, 6, 5, 5),
+            "peak_device_reserved_bytes": (8, 8, 8, 8), "device_used_bytes": (9, 11, 10, 9),
+        }  # fmt: skip
+        startup_ns = [round(startup_s * 1e9), 10**9, 10**9, 10**9]
+        joules = [1000.0, None, 1560.0, None]
+        sizes = {name: [10**9 * one for one in values] for name, values in gb.items()}
+        own = {"local_rank": [0, 1, 0, 1], "processors_energy_j": joules, "startup_ns": startup_ns}
+        plant(directory, 1800.0, **own, **sizes)
     profiled = write_run(tmp_path, run_of(nodes=2, gpus_per_node=2, profile="torch"), truth)
     plant(profiled, 3600.0, peak_memory_bytes=[9 * 10**9] * 4, startup_ns=[60 * 10**9] * 4)
     plant(write_run(tmp_path, run_of(), truth, exit_code=1, reason="a rank was killed"), 900.0)
@@ -131,11 +129,7 @@ def test_an_attempt_that_failed_costs_what_it_costs_while_the_next_one_is_under_
     assert expense.spent(study).equals(before) and not before["counts"].all()
     (unknown,) = [finding for finding in study.findings if finding.data.get("what") == "cost"]
     assert unknown.run == attempted(failed.name)
-
-
-def test_a_run_alone_costs_what_it_costs(sweep):
-    one = next(sweep.glob("run_0_*_none_*_ret_0"))
-    (row,) = cost(one)
+    (row,) = cost(next(sweep.glob("run_0_*_none_*_ret_0")))  # a run alone
     assert (row["runs"], row["node_hours"]) == (1, 1.0)
 
 

@@ -72,7 +72,6 @@ def test_a_command_of_more_ranks_only_is_no_baseline_of_its_own(folders, tmp_pat
     assert (one["speedup"], one["scaling_efficiency_pct"]) == (1, 100)
     assert [(row["speedup"], row["scaling_efficiency_pct"]) for row in others] == [(None, None)] * 2
     assert found("analysis.scaled", tmp_path)["not_compared"]["what"] == "4 ranks, other command"
-    assert run("analysis.report.__main__", tmp_path).code == 0
 
 
 def test_a_group_of_several_world_sizes_is_neither_compared_nor_a_baseline(tmp_path):
@@ -104,8 +103,7 @@ def test_without_samples_there_is_no_efficiency_and_that_is_said(tmp_path):
         assert row["step_ms"] > 0
         assert (row["images_per_s"], row["speedup"], row["scaling_efficiency_pct"]) == (None, None, None)
     assert found("analysis.scaled", mine)["not_recorded"]["n"] == 3
-    table = run("analysis.scaled", mine).out
-    assert "Baselines" not in table and "nan" not in table
+    assert "nan" not in run("analysis.scaled", mine).out
     page = tmp_path / "report.html"
     assert run("analysis.report.__main__", mine, "--output", page).code == 0
     text = re.sub("<script.*?</script>", "", page.read_text(), flags=re.DOTALL)
@@ -130,14 +128,6 @@ def test_where_samples_of_some_runs_are_unknown_the_others_are_reported(tmp_path
     }
     page = build(study)
     assert not [line.text for line in page.summary if "nan" in line.text.split()]
-
-
-def test_in_a_sweep_a_configuration_of_another_batch_size_is_its_own_baseline(tmp_path):
-    """Nobody named it to be compared with fewer ranks."""
-    jobs = [Job(ranks=1), Job(ranks=2, batch=64)]
-    write_sweep(tmp_path, jobs, noise=NO_NOISE, repetitions={"none": 1}, batches=12)
-    rows = run("analysis.scaled", tmp_path, "--format", "json").json
-    assert [row["scaling_efficiency_pct"] for row in rows] == [100, 100]
 
 
 def test_named_runs_with_another_batch_per_rank_and_in_all_are_not_compared(folders, tmp_path):

@@ -151,15 +151,10 @@ def test_explain_gives_what_each_correction_moves(both: Ran) -> None:
 
 def test_groups_of_kernel_tables_sum_costs_first(surfboard: Path, both: Ran) -> None:
     rows = answer("analysis.scaled", surfboard, "--group-by", "batch,nodes")
-    assert [(row["batch"], row["nodes"]) for row in rows] == [
-        ("32", "1"),
-        ("32", "8"),
-        ("64", "1"),
-        ("64", "8"),
-    ]
-    members = [
-        row for row in both.csv if (row["method"], row["batch"], row["nodes"]) == ("corrected", "32", "1")
-    ]
+    points = [(row["batch"], row["nodes"]) for row in rows]
+    assert points == [("32", "1"), ("32", "8"), ("64", "1"), ("64", "8")]
+    of_group = ("corrected", *points[0])
+    members = [row for row in both.csv if (row["method"], row["batch"], row["nodes"]) == of_group]
     assert rows[0]["tables"] == str(len(members)) == "8"
     assert rows[0]["fprop_steps"] == str(8 * 51)
     mean = sum(float(row["tflop_per_step"]) for row in members) / 8

@@ -76,13 +76,9 @@ def test_durations_throughput_and_efficiency(table, planted, size: int) -> None:
     assert row["base_world_size"] == 1
     if size > 1:
         assert row["scaling_efficiency_pct_low"] < 100 * ideal < row["scaling_efficiency_pct_high"]
-
-
-def test_one_rank_stands_in_for_every_precision_of_gradients(table: pd.DataFrame) -> None:
-    """One rank sends no gradients, so a sweep has no such point; rows begin with the precision it has."""
-    row = at(table, 2, "fp16")
-    assert row["base_world_size"] == 1
-    assert row["scaling_efficiency_pct"] == pytest.approx(100 * 100 / 110, rel=0.01)
+    # One rank sends no gradients, and stands in for every precision; rows begin with the one it has.
+    assert at(table, 2, "fp16")["base_world_size"] == 1
+    assert at(table, 2, "fp16")["scaling_efficiency_pct"] == pytest.approx(100 * 100 / 110, rel=0.01)
     order = [(1, "fp32"), (2, "fp32"), (4, "fp32"), (2, "fp16"), (4, "fp16")]
     assert list(zip(table["world_size"], table["grad"], strict=True)) == order
 
@@ -108,14 +104,9 @@ def test_strong_scaling_compares_equal_global_batches(tmp_path: Path) -> None:
     # T(P0) P0 / (T(P) P)
     assert at(found, 2)["scaling_efficiency_pct"] == pytest.approx(100 * 100 / (60 * 2), rel=0.01)
     assert at(scaled_frame(load(tmp_path), scaling="weak"), 2)["base_world_size"] == 2
-
-
-def test_the_kind_of_scaling_is_that_of_most_comparisons(tmp_path: Path) -> None:
-    # 4 ranks x 16 and 2 x 32 have a base of the same global batch, 2 x 64 one of the same batch a GPU.
-    strong_sweep(tmp_path / "strong", run_of(gpus_per_node=2, batch=64))
-    assert {row["scaling"] for row in asked(tmp_path / "strong")} == {"strong"}
-    page = build(load(tmp_path / "strong"))
-    assert "global" in next(s for s in page.sections if s.id == "table").tables[0].title
+    # 2 ranks x 64 have a base of the same batch a GPU, which two others with the same global batch outnumber.
+    write_run(tmp_path, run_of(gpus_per_node=2, batch=64), Truth())
+    assert {row["scaling"] for row in asked(tmp_path)} == {"strong"}
 
 
 def change_steps(directory: Path, took_ns: Any) -> None:
@@ -319,6 +310,8 @@ def test_more_than_ideal_scaling_and_more_than_the_peak_are_said(tmp_path: Path)
     assert said["above_ideal"]["efficiency_pct"] == pytest.approx(125, abs=1)
     assert (said["above_peak"]["what"], said["above_peak"]["n"]) == ("MFU", 2)
     assert said["above_peak"]["most_pct"] == pytest.approx(205, abs=2)
+    write_sweep(tmp_path / "few", both_of(1), Truth(flops=3e11))
+    assert found("analysis.scaled", tmp_path / "few")["flops_far_off"]["n"] == 1
     write_sweep(tmp_path / "less", of_sizes(1, 2))
     assert not {"above_ideal", "above_peak"} & found("analysis.scaled", tmp_path / "less").keys()
 
@@ -362,12 +355,6 @@ def test_use_of_the_device(table: pd.DataFrame, planted: tuple[Path, Truth]) -> 
     assert pd.isna(at(table, 1)["exposed_communication_ms"])
 
 
-def test_an_interval_of_the_perturbation_takes_two_profiled_runs(tmp_path: Path) -> None:
-    truth = write_sweep(tmp_path, both_of(1, 2), repetitions={"none": 3, "torch": 2})
-    row = at(scaled_frame(load(tmp_path)), 2)
-    assert row["perturbation_low"] < truth.perturbation < row["perturbation_high"]
-
-
 @pytest.mark.parametrize("first", [0, 3])
 def test_what_the_profiler_costs_is_told_by_steps_that_are_no_warmup(tmp_path: Path, first: int) -> None:
     """Half of the steps are warmup; as many of the recorded ones would move their median."""
@@ -383,12 +370,13 @@ def test_what_the_profiler_costs_is_told_by_steps_that_are_no_warmup(tmp_path: P
 def test_the_profilers_cost_is_that_of_the_runs_that_timed_kernels(tmp_path: Path) -> None:
     """Counters of a kernel are read by running it again and again: 50 times the batch, and no kernels."""
     truth = Truth(noise_ms=0.1)
-    write_sweep(tmp_path, both_of(1), truth)
+    write_sweep(tmp_path, both_of(1), truth, repetitions={"none": 3, "torch": 2})
     counted = write_run(tmp_path, run_of(profile="ncu"), Truth(perturbation=50.0))
     (counted / "rank_0000" / "kernels.parquet").unlink()
     (row,) = asked(tmp_path)
-    assert row["profiled_runs"] == 2
+    assert row["profiled_runs"] == 3
     assert row["perturbation"] == pytest.approx(truth.perturbation, rel=0.01)
+    assert row["perturbation_low"] < truth.perturbation < row["perturbation_high"]
 
 
 def test_ranks_of_one_run_on_different_devices_stand_beside_the_mean_of_their_peaks(tmp_path: Path) -> None:
@@ -403,11 +391,6 @@ def test_ranks_of_one_run_on_different_devices_stand_beside_the_mean_of_their_pe
     assert row["peak_tflops_per_s"] == pytest.approx((19.5 + 15.7) / 2)
     assert row["flops_efficiency_of_kernels_pct"] == pytest.approx(100 * 0.74 / 0.06 / 17.6)
     assert "devices_differ" in found("analysis.scaled", tmp_path)
-
-
-def test_flops_far_off_the_analytic_count_are_said(tmp_path: Path) -> None:
-    write_sweep(tmp_path, both_of(1), Truth(flops=3e11))
-    assert found("analysis.scaled", tmp_path)["flops_far_off"]["n"] == 1
 
 
 @pytest.mark.parametrize(("device", "unit"), [("cpu", "rank"), ("NVIDIA L4", "GPU")])

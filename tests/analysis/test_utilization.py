@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.frames.load import load
 from analysis.measures.utilization import notable, of_device
-from analysis.report.build import build
 from profiling import tables, tools
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_sweep_record
@@ -106,8 +104,6 @@ def test_a_row_a_rank_with_the_runs_speedup_over_one_gpu_though_it_ran_for_fewer
     assert rows[2, 0]["communication_pct"] == pytest.approx(100 * 20 / 80, rel=0.01)
     assert rows[1, 0]["speedup"] == 1
     assert rows[2, 0]["speedup"] == pytest.approx(2 * 100 / 110, rel=0.01)
-    section = {one.id: one for one in build(load(sweep)).sections}["utilization"]
-    assert len(section.tables[0].rows) == 3 and not section.notes
 
 
 def test_a_cpu_and_a_profiler_that_does_not_record_blocks_say_why_they_are_not_known(sweep):
@@ -115,16 +111,9 @@ def test_a_cpu_and_a_profiler_that_does_not_record_blocks_say_why_they_are_not_k
     assert all(row["sm_efficiency_pct"] is None and "did not record" in row["unknown"] for row in rows)
     assert all(row["gpu_utilization_pct"] is not None for row in rows)
     plant(sweep, device=-1)
-    ran = run(MODULE, sweep)
-    section = {one.id: one for one in build(load(sweep)).sections}["utilization"]
-    # What is empty in every row is no column of the tables; data have it.
-    heads = [column.header for column in section.tables[0].columns]
-    assert not [head for head in heads if "util." in head or "occup." in head] and "speedup" in " ".join(
-        heads
-    )
-    # A rank of no GPU has no index of one.
-    assert "GPU" not in heads and "-1" not in ran.out
-    assert "util. %" not in ran.out and "speedup" in ran.out
+    out = run(MODULE, sweep).out
+    # What is empty in every row is no column of the tables, data have it; a CPU has no index.
+    assert "util. %" not in out and "occup." not in out and "speedup" in out and "-1" not in out
     assert "gpu_utilization_pct" in run(MODULE, sweep, "--format", "csv").csv[0]
 
 
