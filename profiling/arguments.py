@@ -96,6 +96,18 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message} (see --help)")
 
 
+def whole(text: str, least: int = 0) -> int:
+    """A flag's value that is a whole number from ``least`` on."""
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
+    return int(text)
+
+
+def count(text: str) -> int:
+    """A flag's value that is a whole number from 1 on."""
+    return whole(text, 1)
+
+
 # --- the shell's Tab key --------------------------------------------------------------------------------
 
 

@@ -18,14 +18,13 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from jobs import by_hand
 from jobs.failures import Ended
 from jobs.store import RANK_REPORT, STACKS, summary_of, write_record
 from profiling import tables
-from profiling.arguments import Parser
+from profiling.arguments import Parser, count, whole
 from profiling.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -74,13 +73,13 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("--out", type=Path, metavar="DIR", help="the run's folder [a new one in results/by-hand]")
     add("--overwrite", action="store_true", help="replace the run that is in --out")
-    add("--batches", type=_positive, metavar="N", help="end the program after N steps [let it finish]")
-    add("--samples", type=_positive, metavar="N", help="samples per step and rank [from the data loader]")
-    add("--steps-per-batch", type=_positive, default=1, metavar="K",
+    add("--batches", type=count, metavar="N", help="end the program after N steps [let it finish]")
+    add("--samples", type=count, metavar="N", help="samples per step and rank [from the data loader]")
+    add("--steps-per-batch", type=count, default=1, metavar="K",
         help="optimizer steps that make one step of training [1]")  # fmt: skip
     add("--profile", default="none", metavar="NAME", help=f"the profiler: {', '.join(STARTED)} [none]")
     add("--profile-mode", default="auto", metavar="MODE", help="mode of the profiler [auto]")
-    add("--attribute-from", type=_natural, metavar="K",
+    add("--attribute-from", type=whole, metavar="K",
         help=f"first step (from 0) that the profiler records [half of --batches; without --batches "
         f"{FIRST_RECORDED}, for {RECORDED} steps]")  # fmt: skip
     add("--keep-raw", action="store_true", help="keep the profiler's own files, too")
@@ -89,15 +88,6 @@ def _parser() -> Parser:
     add("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module, as python does")
     add("program", nargs=argparse.REMAINDER, help="your script and its arguments")
     return parser
-
-
-def _positive(text: str, least: int = 1) -> int:
-    if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
-    return int(text)
-
-
-_natural = partial(_positive, least=0)
 
 
 def request_of(given: argparse.Namespace) -> Request:

@@ -23,6 +23,7 @@ import torch
 
 from jobs import by_hand
 from jobs.failures import Ended
+from profiling.arguments import whole
 from profiling.errors import UserError, run_command
 from train.device import device_name, says_out_of_memory
 from train.studies import common
@@ -39,7 +40,7 @@ _Tried = TypeVar("_Tried")
 
 def main() -> None:
     parser = common.study_parser("capacity", __doc__)
-    add, whole = parser.add_argument, common.whole
+    add = parser.add_argument
     add("--convolutions", type=whole, metavar="N", default=8, help="convolutions to start with [8]")
     add("--linears", type=whole, metavar="N", default=8, help="linear layers to start with [8]")
     add("--network", type=network_of, action="append", metavar="C+L",

@@ -14,6 +14,7 @@ import torch
 from jobs.by_hand import Recorder, new_study
 from jobs.flags import add_format_flags, make_parser
 from jobs.processes import become
+from profiling.arguments import count, whole
 from profiling.errors import UserError
 from profiling.step_clock import Clock, open_clock
 from train.device import is_out_of_memory
@@ -40,20 +41,6 @@ def study_parser(study: str, description: str | None) -> argparse.ArgumentParser
         help="folder for the results [results/studies/STUDY-DEVICE-TIME]")  # fmt: skip
     add_format_flags(parser, ["--output"])
     return parser
-
-
-def whole(text: str) -> int:
-    """A whole number from 0 on, as a flag's value."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return int(text)
-
-
-def count(text: str) -> int:
-    """A whole number from 1 on, as a flag's value."""
-    if whole(text) == 0:
-        raise argparse.ArgumentTypeError("it must be at least 1")
-    return int(text)
 
 
 def devices(requested: str, both: bool = False) -> list[torch.device]:

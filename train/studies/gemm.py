@@ -14,6 +14,7 @@ and there are N steps. The default --batch is 64 on a GPU and 16 on a CPU; witho
 import torch
 from torch.nn import functional
 
+from profiling.arguments import count
 from profiling.errors import run_command
 from train.calibrate import gemm_rate
 from train.device import device_name
@@ -28,7 +29,7 @@ SEPARATE, MERGED = "separate", "merged"
 
 def main() -> None:
     parser = common.study_parser("gemm", __doc__)
-    add, count = parser.add_argument, common.count
+    add = parser.add_argument
     add("--hidden", type=count, action="append", metavar="N", help=f"size of the layer {list(HIDDEN)}")
     add("--gates", type=count, default=GATES, metavar="N", help=f"gates: matrix products per step [{GATES}]")
     add("--steps", type=count, metavar="N", help=f"time steps [{STEPS}; with --image-size N: N]")
