@@ -31,6 +31,7 @@ from jobs.run import Run, make_run
 from jobs.run_fields import OUTSIDE_FIELDS, parse_value
 from jobs.sweep_file import Sweep, SweepRun, choose, read_sweep
 from profiling import schemas, tables
+from profiling.arguments import count
 from profiling.errors import UserError, run_command
 from profiling.tools import tool
 
@@ -55,7 +56,7 @@ def main() -> int:
     parser = make_parser("python -m jobs.hotspots", __doc__)
     add = parser.add_argument
     add("config", type=Path, help="the sweep file (configs/*.yaml)")
-    add("--top", type=int, default=5, metavar="N", help="number of kernels [5]")
+    add("--top", type=count, default=5, metavar="N", help="number of kernels [5]")
     only = "measure the first configuration with these values"
     add("--only", action="append", default=[], metavar="FIELD=VALUE[,VALUE]", help=only)
     add("--out", type=Path, default=Path("results"), metavar="DIR", help="folder for the runs [results]")
@@ -63,8 +64,6 @@ def main() -> int:
         add("--" + name.replace("_", "-"), metavar=name.upper(), help="instead of the sweep's value")
     add_format_flags(parser, ["--output"])
     arguments = parser.parse_args()
-    if arguments.top < 1:
-        raise UserError(f"invalid --top {arguments.top}: should be at least 1")
     sweep = read_sweep(arguments.config)
     first = choose(sweep, arguments.only, str(arguments.config))[0][0]
     if first.configuration.program:

@@ -25,12 +25,12 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from jobs import ROOT
 from jobs.run import Run
@@ -38,7 +38,7 @@ from jobs.run_fields import FACTOR, exit_code_of
 from profiling import tables
 from profiling.errors import UserError
 from profiling.findings import Finding
-from profiling.whole_file import whole_file
+from profiling.whole_file import read_record, whole_file, write_record
 
 MANIFEST, RANK_REPORT, SWEEP, CALIBRATION, LOG, OWNER = (
     "manifest.json", "rank.json", "sweep.json", "calibration.json", "log.txt", "owner.json",
@@ -224,32 +224,10 @@ def check_run(run: Run, reports: Sequence[RankReport], directory: Path) -> None:
             raise UserError(f"rank {rank} recorded {rows} of {steps} steps")
 
 
-_Model = TypeVar("_Model", bound=BaseModel)
-
-
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
     with whole_file(path, kept=True) as file:
         file.write(text.encode())
-
-
-def write_record(path: Path, record: BaseModel) -> None:
-    """Write a record as JSON, whole or not at all."""
-    write_text(path, record.model_dump_json(indent=2) + "\n")
-
-
-def read_record(path: Path, model: type[_Model]) -> _Model:
-    """A record from its JSON file."""
-    try:
-        return model.model_validate_json(path.read_bytes(), strict=False)
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist") from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    except ValidationError as error:
-        problem = error.errors()[0]
-        place = ".".join(str(part) for part in problem["loc"])
-        raise UserError(f"{path} is damaged or from another release: {place} {problem['msg']}") from None
 
 
 def read_calibration(path: Path) -> Calibration | None:

@@ -8,11 +8,10 @@ It contains only what the files say; unknown values are empty, 0 or None.
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from profiling.errors import UserError
 from profiling.findings import Finding
-from profiling.whole_file import whole_file
+from profiling.whole_file import read_record, write_record
 
 JOB = "job.json"
 
@@ -85,21 +84,10 @@ class TracedJob(_Record):
         return list(dict.fromkeys(one.device for one in self.ranks if one.device))
 
 
-def write_job(directory: Path, job: TracedJob) -> Path:
-    path = directory / JOB
-    with whole_file(path) as file:
-        file.write(f"{job.model_dump_json(indent=2)}\n".encode())
-    return path
+def write_job(directory: Path, job: TracedJob) -> None:
+    write_record(directory / JOB, job)
 
 
 def read_job(directory: Path) -> TracedJob:
     """The record of a job; UserError: absent, truncated or of another form; the message names the file."""
-    path = directory / JOB
-    try:
-        return TracedJob.model_validate_json(path.read_bytes(), strict=False)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValidationError as error:
-        problem = error.errors()[0]
-        place = ".".join(str(part) for part in problem["loc"])
-        raise UserError(f"{path} is damaged or of another release: {place} {problem['msg']}") from None
+    return read_record(directory / JOB, TracedJob)

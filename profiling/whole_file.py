@@ -1,12 +1,17 @@
-"""Write a file whole or not at all."""
+"""Write a file whole or not at all; read and write records, which are JSON files."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from profiling.errors import UserError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+_Model = TypeVar("_Model", bound="BaseModel")
 
 # What lies here is already open: /dev/stdout may be a file that a shell writes to. /dev/shm is a folder.
 _OPEN_FILES = ("/dev", "/dev/fd", "/proc/self/fd")
@@ -44,3 +49,25 @@ def whole_file(path: Path, kept: bool = False) -> Iterator[BinaryIO]:
         raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_record(path: Path, record: "BaseModel") -> None:
+    """Write a record, synced to disk."""
+    with whole_file(path, kept=True) as file:
+        file.write(f"{record.model_dump_json(indent=2)}\n".encode())
+
+
+def read_record(path: Path, model: "type[_Model]") -> "_Model":
+    """A record from its file; UserError names one that is not there, or no such record."""
+    from pydantic_core import ValidationError
+
+    try:
+        return model.model_validate_json(path.read_bytes(), strict=False)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join(str(part) for part in problem["loc"])
+        raise UserError(f"{path} is damaged or from another release: {place} {problem['msg']}") from None
