@@ -20,7 +20,7 @@ from profiling.tables import as_table, read, table_path, write
 
 AGREE_NS = 100_000  # clocks that differ by less are one: a mark itself takes some microseconds
 _OUTLIERS = 0.1  # of the bounds on either side: a batch in which something odd happened
-_OF_PASS = {"fprop": 0, "bprop": 1}  # the directions whose kernels lie in one stage alone
+_PASSES = ("fprop", "bprop")  # the directions whose kernels lie in one stage alone, the first two
 
 Columns = Mapping[str, np.ndarray]
 
@@ -71,15 +71,19 @@ def _by_kernels(batches: Columns, kernels: Columns) -> _Placed | None:
     row = np.minimum(np.searchsorted(numbers, kernels["batch_index"]), len(numbers) - 1)
     chosen = (
         (kernels["device"] >= 0)
-        & np.isin(direction, list(_OF_PASS))
+        & np.isin(direction, _PASSES)
         & is_model(kernels["class"], direction)
         & (numbers[row] == kernels["batch_index"])
     )
     if not chosen.any():
         return None
-    stage = np.where(direction[chosen] == "bprop", _OF_PASS["bprop"], _OF_PASS["fprop"])
-    start_ns = kernels["start_ns"][chosen]
-    return _joined(row[chosen], stage, start_ns, start_ns + kernels["duration_ns"][chosen])
+    # From the first start to the last end of each pass of each batch.
+    passes = row[chosen] * len(STAGES) + (direction[chosen] == _PASSES[1])
+    distinct, which = np.unique(passes, return_inverse=True)
+    first, last = np.full(len(distinct), np.iinfo(np.int64).max), np.zeros(len(distinct), np.int64)
+    np.minimum.at(first, which, kernels["start_ns"][chosen])
+    np.maximum.at(last, which, (kernels["start_ns"] + kernels["duration_ns"])[chosen])
+    return _Placed(distinct // len(STAGES), distinct % len(STAGES), first, last)
 
 
 def _by_marks(batches: Columns, markers: Columns) -> _Placed | None:
@@ -96,16 +100,6 @@ def _by_marks(batches: Columns, markers: Columns) -> _Placed | None:
     place = np.concatenate(places)
     times = markers["start_ns"][place], markers["end_ns"][place]
     return _Placed(np.concatenate(rows), np.concatenate(stages), *times)
-
-
-def _joined(row: np.ndarray, stage: np.ndarray, start: np.ndarray, end: np.ndarray) -> _Placed:
-    """From the first start to the last end of each stage of each batch."""
-    distinct, which = np.unique(row * len(STAGES) + stage, return_inverse=True)
-    first = np.full(len(distinct), np.iinfo(np.int64).max)
-    last = np.full(len(distinct), np.iinfo(np.int64).min)
-    np.minimum.at(first, which, start)
-    np.maximum.at(last, which, end)
-    return _Placed(distinct // len(STAGES), distinct % len(STAGES), first, last)
 
 
 # --- of a rank's directory ----------------------------------------------------------------------------

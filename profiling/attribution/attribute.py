@@ -14,7 +14,7 @@ import pyarrow as pa
 from profiling.attribution.batch_rows import BatchRows
 from profiling.attribution.batch_times import PERIOD, WHOLE, BatchTimes
 from profiling.attribution.checks import Tally
-from profiling.attribution.coding import CLASS, COMMUNICATION, coded, is_empty, or_null, short_names
+from profiling.attribution.coding import CLASS, COMMUNICATION, coded, or_null, short_names
 from profiling.attribution.context import (
     LAYER_PREFIX,
     LOADING,
@@ -149,9 +149,10 @@ def _kernels(
     columns: dict[str, Any] = {name: coded(codes, values) for name, (codes, values) in texts.items()}
     columns |= rows.messages.columns() | dict(rows.calls or {})
     if rows.device_events is not None:
+        unnamed = name_flags(events.names, lambda name: not name)
         for name in ("grid", "block"):
             codes = rows.device_events[name]
-            columns[name] = coded(np.where(is_empty(events.names)[codes], -1, codes), events.names)
+            columns[name] = coded(np.where(unnamed[codes], -1, codes), events.names)
         columns |= {name: rows.device_events[name] for name in LAUNCH_FACTS}
     columns |= {
         "rank": np.full(len(rows.name), rank, dtype=np.int32),

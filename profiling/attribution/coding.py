@@ -18,10 +18,6 @@ def classes_of(names: Sequence[str]) -> np.ndarray:
     return np.array([CLASS[classify(name)] for name in names], dtype=np.int64)
 
 
-def is_empty(names: Sequence[str]) -> np.ndarray:
-    return np.fromiter((not name for name in names), dtype=bool, count=len(names))
-
-
 def short_names(names: Sequence[str], used: np.ndarray) -> list[str]:
     """The short name of each name whose number is in ``used``; empty for the others."""
     is_used = np.zeros(len(names), dtype=bool)
