@@ -88,18 +88,13 @@ def _by_kernels(batches: Columns, kernels: Columns) -> _Placed | None:
 
 def _by_marks(batches: Columns, markers: Columns) -> _Placed | None:
     """The stages as the tool saw them marked, if it saw those of every attributed batch."""
-    attributed = np.flatnonzero(batches["attributed"])
-    rows, stages, places = [], [], []
-    for stage, name in enumerate(STAGES):
-        marks = np.flatnonzero(markers["name"] == name)
-        if len(marks) != len(attributed) or not len(marks):
-            return None
-        places.append(marks[np.argsort(markers["start_ns"][marks], kind="stable")])
-        rows.append(attributed)
-        stages.append(np.full(len(marks), stage))
-    place = np.concatenate(places)
-    times = markers["start_ns"][place], markers["end_ns"][place]
-    return _Placed(np.concatenate(rows), np.concatenate(stages), *times)
+    attributed, start_ns = np.flatnonzero(batches["attributed"]), markers["start_ns"]
+    marks = [np.flatnonzero(markers["name"] == name) for name in STAGES]
+    if not len(attributed) or any(len(some) != len(attributed) for some in marks):
+        return None
+    place = np.concatenate([some[np.argsort(start_ns[some], kind="stable")] for some in marks])
+    stage = np.repeat(np.arange(len(STAGES)), len(attributed))
+    return _Placed(np.tile(attributed, len(STAGES)), stage, start_ns[place], markers["end_ns"][place])
 
 
 # --- of a rank's directory ----------------------------------------------------------------------------
