@@ -285,15 +285,10 @@ def _member(points: pd.DataFrame, axes: Axes) -> dict[str, Any]:
 
 def spread(members: Sequence[Mapping[str, Any]]) -> tuple[list, list, list, list]:
     """(x, mean, lowest, highest) of the values of several configurations, where each has one."""
-    at: dict[float, list[float]] = {}
-    for member in members:
-        for x, y in zip(member["x"], member["y"], strict=True):
-            if y is not None:
-                at.setdefault(x, []).append(y)
-    ordered = sorted(at)
-    values = [at[x] for x in ordered]
-    means = [sum(one) / len(one) for one in values]
-    return ordered, means, [min(one) for one in values], [max(one) for one in values]
+    pairs = [pair for member in members for pair in zip(member["x"], member["y"], strict=True)]
+    values = pd.DataFrame(pairs, columns=["x", "y"]).dropna().astype({"y": float}).groupby("x")["y"]
+    of_x = values.agg(["mean", "min", "max"])
+    return of_x.index.tolist(), *(of_x[name].tolist() for name in of_x)  # type: ignore[return-value]
 
 
 def _ideal(

@@ -28,6 +28,7 @@ the traced ranks.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -307,7 +308,7 @@ def _fitted(seen: Exchanges, form: Form, fixed_terms: Mapping[int, float], seed:
 def nonnegative(
     design: np.ndarray, weights: np.ndarray, factors: np.ndarray, fixed_terms: Mapping[int, float]
 ) -> np.ndarray:
-    """Non-negative least squares of ``design.T @ x = factors`` for many weights.
+    """Non-negative least squares of ``design.T @ x = factors`` for many weights, by trying all sets of terms.
 
     Args:
         design: (terms, calls); ``weights``, ``factors``: (problems, calls).
@@ -316,16 +317,30 @@ def nonnegative(
     Returns:
         (terms, problems).
     """
-    from scipy.optimize import nnls
-
-    found = np.zeros((len(design), len(weights)))
-    for place, value in fixed_terms.items():
-        found[place] = value
-    free = [place for place in range(len(design)) if place not in fixed_terms and design[place].any()]
-    # Columns of one length: terms in ns a byte are as small as those in ns a message are large.
-    length = np.sqrt(np.square(design[free]).sum(axis=1))
-    scaled, roots = design[free].T / length, np.sqrt(weights)
-    targets = (factors - found[:, :1].T @ design) * roots
-    for problem, (root, target) in enumerate(zip(roots, targets, strict=True) if free else ()):
-        found[free, problem] = nnls(scaled * root[:, None], target)[0] / length
-    return found
+    terms, problems = len(design), len(weights)
+    free = [place for place in range(terms) if place not in fixed_terms and design[place].any()]
+    held = np.array([fixed_terms.get(place, 0.0) for place in range(terms)])
+    targets = factors - held @ design
+    # Columns of one length, so that the normal equations are well conditioned.
+    length = np.sqrt(np.square(design).sum(axis=1))
+    scaled = design / np.where(length > 0, length, 1)[:, None]
+    gram = np.einsum("pc,ic,jc->pij", weights, scaled, scaled, optimize=True)
+    right = np.einsum("pc,pc,ic->pi", weights, targets, scaled, optimize=True)
+    coefficients = np.repeat(held[:, None], problems, axis=1)
+    least = np.zeros(problems)  # of the part of the squares that depends on x: 0 where x is 0
+    for size in range(1, len(free) + 1):
+        for chosen in combinations(free, size):
+            place = np.array(chosen)
+            matrix, side = gram[:, place[:, None], place], right[:, place]
+            usable = np.abs(np.linalg.det(matrix)) > 1e-9 * np.prod(
+                np.diagonal(matrix, axis1=1, axis2=2), axis=1
+            )
+            solved = np.zeros((problems, size))
+            if usable.any():
+                solved[usable] = np.linalg.solve(matrix[usable], side[usable][..., None])[..., 0]
+            squares = -np.einsum("pi,pi->p", solved, side)
+            better = usable & (solved >= 0).all(axis=1) & (squares < least - 1e-12)
+            least = np.where(better, squares, least)
+            coefficients[:, better] = held[:, None]
+            coefficients[place[:, None], better] = (solved[better] / length[place]).T
+    return coefficients

@@ -1,7 +1,6 @@
 """The sweep that benchmarks.ranks measures on is one of ours: as many kernels as said, and a slow rank."""
 
 import numpy as np
-import pytest
 
 from analysis.frames.load import load
 from analysis.measures.lateness import STRAGGLER
@@ -33,23 +32,3 @@ def test_a_made_rank_has_its_kernels_one_after_the_other_and_the_slow_rank_is_fo
                 assert (start[mine][1:] >= (start + took)[mine][:-1]).all()  # of a stream one at a time
     rows = stragglers_rows(load(tmp_path))
     assert [(row["rank"], row["cause"]) for row in rows if row["verdict"] == STRAGGLER] == [(3, "GPU")]
-
-
-def test_a_bar_that_is_missed_is_named():
-    within = {"seconds": ranks.BAR_S, "peak_gb": ranks.BAR_GB}
-    page = {"page_mb": ranks.BAR_PAGE_MB, "view_s": ranks.BAR_VIEW_S}
-    sweep = {**dict.fromkeys(ranks.COMMANDS, within), "report": {**within, **page}}
-    assert ranks.missed(sweep) == []
-    sweep |= {"scaled": {**within, "seconds": 181.0}, "report": {**within, **page, "view_s": 3.1}}
-    assert ranks.missed(sweep) == ["scaled, seconds: 181.0 (at most 180)", "view_s: 3.1 (at most 3)"]
-
-
-@pytest.mark.parametrize(("cpu_s", "power"), [(24.0, 1.0), (96.0, 2.0), (6.0, 0.0)])
-def test_the_power_of_ranks_is_that_between_the_two_largest_sweeps(cpu_s, power):
-    sweeps = [
-        {"ranks": 16, "scaled": {"cpu_s": 5.0}},
-        {"ranks": 64, "scaled": {"cpu_s": 6.0}},
-        {"ranks": 256, "scaled": {"cpu_s": cpu_s}},
-    ]
-    assert ranks.power(sweeps, "scaled") == pytest.approx(power, abs=0.01)
-    assert ranks.power(sweeps[:1], "scaled") is None
