@@ -29,13 +29,13 @@ METRICS = (
     Metric("mbyte_per_step", "bytes of all calls, 1e6", "MB/\nstep"),
     Metric("ms_per_step", "duration of the calls, from the rank's entry to the end", "ms/\nstep"),
     Metric("transfer_ms", "part of the duration after the last rank entered the collective"),
-    Metric("transferring_ms", "time in which at least one of these calls transfers", "any\ntransfer"),
+    Metric("transferring_ms", "time in which at least one of these calls transfers", table=False),
     Metric("wait_ms", "part of the duration until the last rank entered the collective"),
     Metric("exposed_ms", "part of the duration without a kernel of the model"),
     Metric("overlapped_ms", "part of the duration in which a kernel of the model runs", "over-\nlapped"),
     Metric("algbw_gb_per_s", "algorithm bandwidth: bytes divided by transfer time"),
     Metric("busbw_gb_per_s", "bus bandwidth, as in nccl-tests (allreduce of P ranks: algbw x 2(P-1)/P)"),
-    Metric("busbw_together_gb_per_s", "bus bandwidth, computed from transferring_ms", "busbw,\ntogether"),
+    Metric("busbw_together_gb_per_s", "bus bandwidth, computed from transferring_ms", table=False),
     Metric("busbw_of_measured_pct", "busbw over that measured before the runs", "busbw, % of\nmeasured"),
     Metric("clock_residual_us", "remaining error of the alignment of the ranks' clocks", table=False),
     Metric("attributed_steps", STEPS_OF_RANKS, table=False),
@@ -45,8 +45,6 @@ COLUMNS = {
     (RANK, *METRICS),
     **tau.COLUMNS,
 }  # fmt: skip
-# Calls whose transfers add up to more than this many times the time of any are said to overlap each other.
-AT_ONCE = 1.05
 _CAPTION = "Wait: until the last rank enters the collective; transfer: after that."
 
 
@@ -78,13 +76,9 @@ def communication(study: Study, by: str = "run") -> Answer:
     if not found:
         raise study.nothing(f"{study.path} holds no collective: it needs profiled runs of several ranks")
     frame = study.with_fields(pd.concat(found, ignore_index=True))
-    # What says nothing in a table of these rows.
-    hidden: set[str] = set()
-    if not (frame["transfer_ms"] > AT_ONCE * frame["transferring_ms"]).any():
-        hidden |= {"transferring_ms", "busbw_together_gb_per_s"}
-    if frame["group_ranks"].nunique(dropna=False) < 2 or set(frame["groups"]) == {1}:
-        hidden.add("group_ranks")
-    metrics = [replace(one, table=one.table and one.name not in hidden) for one in METRICS]
+    # Which ranks a group has says nothing in a table where all rows are of one.
+    alone = frame["group_ranks"].nunique(dropna=False) < 2 or set(frame["groups"]) == {1}
+    metrics = [replace(one, table=one.table and not (alone and one.name == "group_ranks")) for one in METRICS]
     columns = [*OF_A_RUN, *([RANK] if by == "rank" else []), *metrics]
     return Answer(frame, columns, title="Collectives, per step and rank", caption=_CAPTION)
 

@@ -239,14 +239,9 @@ def grouped(rows: pd.DataFrame, group_by: Sequence[str]) -> pd.DataFrame:
 
 # --- MPI ----------------------------------------------------------------------------------------------
 
-# The functions whose time and messages count -> what TAU calls the event of their messages.
-_EVENTS = {
-    "mpi_allreduce": "Message size for all-reduce",
-    "mpi_bcast": "Message size for broadcast",
-    "mpi_gather": "Message size for gather",
-    "mpi_allgather": "Message size for all-gather",
-}
-FUNCTIONS, EVENTS = tuple(_EVENTS), tuple(_EVENTS.values())
+# The functions whose time counts, and what TAU calls the events of their messages.
+FUNCTIONS = ("mpi_allreduce", "mpi_bcast", "mpi_gather", "mpi_allgather")
+EVENTS = tuple(f"Message size for {kind}" for kind in ("all-reduce", "broadcast", "gather", "all-gather"))
 _OVER_RUNS = "95 % of runs"  # how much runs differ; no confidence interval
 CALLS = (
     Metric("runs", "number of runs"),
@@ -274,13 +269,11 @@ from {{table}} where function in {EVENTS!r} group by all
 # Of a run of our own: TAU's names as it wrote them, call paths left out (they repeat what is in the timers).
 _OWN = {
     "intervals": f"""
-select coalesce(sum(inclusive_ns), 'nan'::double) / 1e9 as mpi_s from read_parquet($paths)
+select sum(inclusive_ns) / 1e9 as mpi_s from read_parquet($paths)
 where replace(lower(trim(function::varchar)), '()', '') in {FUNCTIONS!r}
 """,
     "atomics": f"""
-select coalesce(sum(count), 'nan'::double) as messages,
-    coalesce(sum(count * mean), 'nan'::double) / 1e6 as volume_mbyte
-from read_parquet($paths)
+select sum(count) as messages, sum(count * mean) / 1e6 as volume_mbyte from read_parquet($paths)
 where trim(event::varchar) in {EVENTS!r}
 """,
 }
@@ -299,13 +292,12 @@ def _own_runs(study: Study) -> list[Source]:
     ]
 
 
-def _of_own(study: Study, source: Source) -> dict[str, float]:
-    """A run's figures, of those of :data:`FIGURES` that its tables hold."""
-    found = [
-        query(study, source, sql, paths=paths) for name, sql in _OWN.items() if (paths := source.tables(name))
-    ]
-    figures = pd.concat(found, axis=1).iloc[0] if found else pd.Series(dtype=float)
-    return {str(name): float(value) for name, value in figures.items() if np.isfinite(value)}
+def _of_own(study: Study, source: Source) -> pd.DataFrame | None:
+    """A run's figures, of those of :data:`FIGURES` that its tables hold; None: of none."""
+    found = [query(study, source, sql, paths=source.tables(name)) for name, sql in _OWN.items()
+             if source.tables(name)]  # fmt: skip
+    figures = pd.concat([pd.DataFrame(), *found], axis=1).dropna(axis="columns")
+    return None if figures.empty else figures
 
 
 def messages(study: Study) -> pd.DataFrame:
@@ -325,9 +317,9 @@ def messages(study: Study) -> pd.DataFrame:
         return found.assign(world_size=found["nodes"] * found["gpus_per_node"])
 
     runs += [found for _, found in study.each(study.of_kind("tau_intervals", "tau_atomics"), of_table)]
-    for source, known in study.each(own, partial(_of_own, study)):
+    for source, figures in study.each(own, partial(_of_own, study)):
         values = {name: source.fields.get(name) for name in named} | {"world_size": source.world_size}
-        runs.append(pd.DataFrame([values | known] if known else [], dtype=object))
+        runs.append(figures.assign(**values).astype(object))
     every = pd.concat(runs or [pd.DataFrame()], ignore_index=True)
     if every.empty and study.failed:
         raise UserError(no_result(study))
