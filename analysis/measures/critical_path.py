@@ -425,29 +425,32 @@ class Group:
             tail=np.where(inside, tail - first + 1, 0), head=head - first + 1, ns=np.where(inside, ns, begun)
         )
         last = behind - first + 1
-        sinks = pd.concat(
-            [self._last(place, step, of_rank, start_ns) for place, of_rank in enumerate(ends_ns)]
-        )
-        sinks = sinks.assign(head=last, tail=(sinks["tail"] - first + 1).clip(lower=0))
+        lasts = [self._last(place, step, of_rank, start_ns) for place, of_rank in enumerate(ends_ns)]
+        nodes, sink_ns, part, activity, rank = np.concatenate(lasts, axis=1)
+        sinks = make_edges(np.maximum(nodes - first + 1, 0), last, sink_ns, part)
+        sinks = sinks.assign(activity=activity, rank=rank, across=False)
         return pd.concat([mine, sinks], ignore_index=True), last + 1
 
-    def _last(self, rank: int, step: int, end_ns: int, start_ns: int) -> pd.DataFrame:
-        """From what a rank did last in a step, on each of its chains, to the step's end.
+    def _last(self, rank: int, step: int, end_ns: int, start_ns: int) -> np.ndarray:
+        """Edges from what a rank did last in a step, on each of its chains, to the step's end.
 
         The last of all tells when the rank's step ended; on other chains all had to be done by then.
+
+        Returns:
+            A column an edge: node (-1: none), ns, part, activity and rank.
         """
         activities = self.activities[rank]
         mine = np.flatnonzero((activities.batch_index == step) & (activities.end_ns <= end_ns))
-        mine = mine[np.argsort(activities.end_ns[mine], kind="stable")]
-        lasts = pd.Series(mine).groupby(activities.chain[mine]).last().to_numpy()
+        mine = mine[np.lexsort((activities.end_ns[mine], activities.chain[mine]))]
+        lasts = mine[np.diff(activities.chain[mine], append=-1) != 0]
         since = activities.end_ns[lasts]
         latest = since == since.max(initial=start_ns)
+        if not latest.any():  # nothing was recorded in it
+            return np.array([[-1], [end_ns - start_ns], [GAPS], [0], [rank]])
         ns = np.where(latest, end_ns - np.maximum(since, start_ns), 0)
         part = np.where(activities.kind[lasts] == KERNEL, GAPS, HOST)
-        tail = self.order[self.first[rank] + 2 * lasts + 1]
-        if not latest.any():  # nothing was recorded in it
-            lasts, tail, ns, part = (np.array([value]) for value in (0, -1, end_ns - start_ns, GAPS))
-        return make_edges(tail, 0, ns, part).assign(activity=lasts, rank=rank, across=False)
+        nodes = self.order[self.first[rank] + 2 * lasts + 1]
+        return np.stack([nodes, ns, part, lasts, np.full(len(lasts), rank)])
 
     def _named(self, pieces: pd.DataFrame, step: int) -> pd.DataFrame:
         """The pieces of a path as :class:`RunPaths` has them."""

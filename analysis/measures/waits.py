@@ -202,8 +202,11 @@ def at(times: np.ndarray, index: np.ndarray) -> np.ndarray:
 _USUAL_PCT = 95  # percentile of the gaps between a CPU's operators: a longer one may be a wait
 
 
-def on_host(activities: Activities) -> tuple[np.ndarray, ...]:
+def on_host(activities: Activities, before: np.ndarray) -> tuple[np.ndarray, ...]:
     """Calls, and operators of a CPU, in order of their start.
+
+    Args:
+        before: of :func:`in_chains`.
 
     Returns:
         Which activities they are; when each began; the activity before it in its chain (-1: none), and when
@@ -211,7 +214,7 @@ def on_host(activities: Activities) -> tuple[np.ndarray, ...]:
         a gap before an operator that is no longer than this is no wait, ns.
     """
     rows = np.flatnonzero(activities.kind != KERNEL)
-    start, before = activities.start_ns[rows], in_chains(activities)[rows]
+    start, before = activities.start_ns[rows], before[rows]
     since = at(activities.end_ns, before)
     operates = activities.kind[rows] == OPERATOR
     talks = operates & (activities.kernel_class[rows] == COMMUNICATION)
@@ -243,7 +246,9 @@ def _end_collectives(end: np.ndarray, activities: Activities) -> None:
     that ends nearest to the gap's end, and none if one that ended in the gap is nearer. A collective is
     waited for once.
     """
-    rows, begin, before, since, works, of_calls, usual = on_host(activities)
+    if not ((activities.kind == OPERATOR) & (activities.kernel_class == COMMUNICATION)).any():
+        return
+    rows, begin, before, since, works, of_calls, usual = on_host(activities, in_chains(activities))
     talks, long = rows[of_calls], works & (before >= 0) & (begin - since > usual)
     since, begin = since[long], begin[long]
     start, ended = activities.start_ns[talks], end[talks]
@@ -275,6 +280,9 @@ _LONG_CALL = 10  # times the median
 _TRIES = 32  # kernels among which that is looked for which a call waited for
 
 
+_EDGES = {"tail": "int32", "head": "int32", "ns": "int64", "part": "int8"}
+
+
 def make_edges(tail: Any, head: Any, ns: Any, part: Any) -> pd.DataFrame:
     """Edges, one a row, in few bytes: a step of many ranks has millions.
 
@@ -283,8 +291,8 @@ def make_edges(tail: Any, head: Any, ns: Any, part: Any) -> pd.DataFrame:
         ns: length; of an edge without a tail 0, since it takes as long as there is.
         part: a class, or one of the numbers after them.
     """
-    edges = pd.DataFrame({"tail": tail, "head": head, "ns": ns, "part": part})
-    return edges.astype({"tail": "int32", "head": "int32", "ns": "int64", "part": "int8"})
+    columns = zip(_EDGES.items(), np.broadcast_arrays(tail, head, ns, part), strict=True)
+    return pd.DataFrame({name: column.astype(kind) for (name, kind), column in columns})
 
 
 def edges_of(activities: Activities, loading: Intervals, met_ns: np.ndarray) -> pd.DataFrame:
@@ -294,9 +302,10 @@ def edges_of(activities: Activities, loading: Intervals, met_ns: np.ndarray) -> 
         loading: when batches were loaded, disjoint and in order.
         met_ns: when the last rank entered each activity that is a collective of several; of others long ago.
     """
+    before = in_chains(activities)
     edges = [
-        *_starts_of_kernels(activities),
-        *_starts_on_host(activities, loading),
+        *_starts_of_kernels(activities, before),
+        *_starts_on_host(activities, before, loading),
         *_ends(activities, met_ns),
     ]
     first = np.setdiff1d(np.arange(2 * len(activities)), np.concatenate([some["head"] for some in edges]))
@@ -314,7 +323,7 @@ def _host_or_loading(since: np.ndarray, until: np.ndarray, loading: Intervals) -
     return np.where(2 * covered((since, until), loading) > until - since, LOADING, HOST)
 
 
-def _starts_of_kernels(activities: Activities) -> list[pd.DataFrame]:
+def _starts_of_kernels(activities: Activities, before: np.ndarray) -> list[pd.DataFrame]:
     """A kernel starts after its launch, and after what its stream had to do.
 
     One that starts later, though it was launched and its stream was idle, waited for the kernel of another
@@ -322,7 +331,7 @@ def _starts_of_kernels(activities: Activities) -> list[pd.DataFrame]:
     """
     rows = np.flatnonzero(activities.kind == KERNEL)
     start, end = activities.start_ns[rows], activities.end_ns[rows]
-    stream, launch = in_chains(activities)[rows], activities.launch[rows]
+    stream, launch = before[rows], activities.launch[rows]
     streamed, called = at(activities.end_ns, stream), at(activities.start_ns, launch)
     # How long a kernel takes to start on an idle stream: a quartile, since some wait for more.
     idle = (start - called)[(streamed <= called) & (called >= 0)]
@@ -344,9 +353,9 @@ def _starts_of_kernels(activities: Activities) -> list[pd.DataFrame]:
     ]
 
 
-def _starts_on_host(activities: Activities, loading: Intervals) -> list[pd.DataFrame]:
+def _starts_on_host(activities: Activities, before: np.ndarray, loading: Intervals) -> list[pd.DataFrame]:
     """A call follows the one before it, an operator of a CPU the one before it or a collective."""
-    rows, start, before, since, works, talks, usual = on_host(activities)
+    rows, start, before, since, works, talks, usual = on_host(activities, before)
     # An operator waits for a collective, and a collective for the operator that made what it sends.
     other = np.full(len(rows), -1)
     for mine, theirs, patience in ((works, talks, usual), (talks, works, 0)):
