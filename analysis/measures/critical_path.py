@@ -376,7 +376,7 @@ class Group:
         of_calls = waited.groupby(met["call"])
         # A sender may be done while the receiver is still to come.
         waited &= met["collective"].isin(TOGETHER) | of_calls.transform("all")
-        met = met[waited & (of_calls.transform("size") == met["members"])]
+        met = met[waited & (of_calls.transform("size") == met["members"])].reset_index(drop=True)
         return met.assign(number=pd.factorize(met["call"])[0])
 
     def paths(self) -> Iterator[Path]:
