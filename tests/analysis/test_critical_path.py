@@ -163,6 +163,18 @@ def test_a_kernel_that_starts_when_another_streams_ends_waited_for_it():
     assert path.step["gemm"] == 14 + 5 + 9  # its launch, the latency, the kernel
 
 
+def test_a_collective_that_nobody_waits_for_leaves_the_others_as_they_are():
+    """The first ends when its last rank enters it: rank 0 waits for rank 1 in the second alone."""
+    of_ranks = [
+        [("collectives", 0, 2, 5, 20), ("collectives", 2, 4, 20, 60)],
+        [("collectives", 0, 2, 20, 20), ("gemm", 2, 4, 20, 50), ("collectives", 4, 6, 50, 60)],
+    ]
+    (path,) = Group([recorded(number, rows, 0) for number, rows in enumerate(of_ranks)]).paths()
+    assert path.pieces["duration_ns"].sum() == path.step["step_ns"] == 60
+    gemm = path.pieces[path.pieces["part"] == "gemm"]
+    assert (gemm["rank"].tolist(), gemm["duration_ns"].tolist()) == ([1], [30])
+
+
 # --- recordings ---------------------------------------------------------------------------------------
 
 
