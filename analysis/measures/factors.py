@@ -258,12 +258,12 @@ def _residual(blocks: Sequence[np.ndarray], values: np.ndarray) -> tuple[np.ndar
 
 
 @cache
-def range_quantile(levels: int, freedom: int, level: float = 0.95) -> float:
-    """The studentised range of as many standard normal means that ``level`` of all stay below."""
+def _range_quantile(levels: int, freedom: int) -> float:
+    """The studentised range of as many standard normal means that :data:`_WITHIN` of all stay below."""
     # Half a second of imports, for reports with such a factor alone.
     from scipy.stats import studentized_range
 
-    return float(studentized_range.ppf(level, levels, freedom))
+    return float(studentized_range.ppf(_WITHIN, levels, freedom))
 
 
 # --- effects ----------------------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ def _effect(
     if (cells["runs"] > 1).any() and freedom and best != worst:
         contrast = rows[best] - rows[worst]
         error = math.sqrt(float(left) / freedom * max(float(contrast @ inverse @ contrast), 0.0))
-        half = range_quantile(len(rows), freedom, _WITHIN) * error / math.sqrt(2)
+        half = _range_quantile(len(rows), freedom) * error / math.sqrt(2)
         row |= {"effect_pct_low": share * (gap - half), "effect_pct_high": share * (gap + half)}
     return row | {"effect_pct": share * gap}
 

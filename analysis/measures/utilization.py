@@ -140,15 +140,12 @@ def _of_study(study: Study) -> pd.DataFrame:
 
 def _of_run(study: Study, source: Source) -> pd.DataFrame:
     counted = counted_steps(study, source)
-
-    def of_rank(path: Path) -> tuple[list[dict[str, Any]], np.ndarray, int]:
-        with reading(source):
-            return _of_rank(path.parent, counted.steps)
-
-    paths = source.tables("kernels")
+    folders = [path.parent for path in source.tables("kernels")]
+    with reading(source):
+        found = list(in_threads(lambda folder: _of_rank(folder, counted.steps), folders))
     devices, recorded, without = list[dict[str, Any]](), 0, 0
-    for path, (of_devices, busy, unnamed) in zip(paths, in_threads(of_rank, paths), strict=True):
-        rank = tables.rank_of(path.parent)
+    for folder, (of_devices, busy, unnamed) in zip(folders, found, strict=True):
+        rank = tables.rank_of(folder)
         if unnamed:
             study.note("rows_left_out", source, rank=rank, n=unnamed, what="kernels without a device")
         facts: dict[str, Any] = {
