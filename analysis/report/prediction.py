@@ -58,8 +58,9 @@ def _prediction(context: Context) -> Content:
     answer = context.once(predicted)
     rows = pd.DataFrame(answer.rows)
     # The configuration that is predicted fastest on most ranks, as it is.
-    simulated = rows["predicted_by"] == SIMULATION
-    as_is = rows[(rows["what_if"] == "") & (simulated | ~simulated.any())]
+    as_is = rows[rows["what_if"] == ""] if (rows["what_if"] == "").any() else rows
+    simulated = as_is["predicted_by"] == SIMULATION
+    as_is = as_is[simulated | ~simulated.any()]
     shown = records(as_is.sort_values(["world_size", "images_per_s"], kind="stable").tail(1))[0]
     fields = (*CONFIGURATION, *own_names(shown))
     # Of strong scaling the batch of all ranks tells configurations apart.
