@@ -107,31 +107,25 @@ def _incomplete(study: Study) -> list[Finding]:
 
 def _link(evidence: Evidence, found: Sequence[Finding]) -> list[Finding]:
     """What a GPU's link carried in allreduces, beside its bandwidth before the runs, and by the site file."""
-    of_transfer = [one.data["ranks"] for one in found if one.data.get("cause") == "transfer"]
-    rows = (
-        evidence.frame_if_any(communication.communication, evidence.study) if of_transfer else pd.DataFrame()
-    )
+    ranks = [one.data["ranks"] for one in found if one.data.get("cause") == "transfer"][:1]
+    rows = evidence.frame_if_any(communication.communication, evidence.study) if ranks else pd.DataFrame()
     if "busbw_gb_per_s" not in rows:
         return []
-    rows = rows[rows["group_size"].isin(of_transfer[:1]) & (rows["collective"] == "allreduce")]
+    rows = rows[rows["group_size"].isin(ranks) & (rows["collective"] == "allreduce")]
     rows = rows.dropna(subset=["busbw_gb_per_s", "mbyte_per_step"])
-    manifests = {source.id: source.manifest for source in evidence.study.sources if source.manifest}
-    nominal = {name: float(of) for name, one in manifests.items() if (of := one.environment.get(LINK))}
+    manifests = {source.id: source.manifest for source in evidence.study.sources}
     links = []
     for row in records(rows.nlargest(1, "mbyte_per_step")):
-        carried, pct = 8 * row["busbw_gb_per_s"], row["busbw_of_measured_pct"]
-        beside = {
-            "in allreduces": carried,
-            "before the runs": carried / pct * 100 if pct else None,
-            "nominal": nominal.get(row["run"]),
-        }
+        carried, pct, manifest = (
+            8 * row["busbw_gb_per_s"],
+            row["busbw_of_measured_pct"],
+            manifests[row["run"]],
+        )
+        nominal = float(manifest.environment.get(LINK) or 0) if manifest else 0.0
+        before = carried / pct * 100 if pct else 0.0
+        beside = {"in allreduces": carried, "before the runs": before, "nominal": nominal}
         known = [f"{of:.3g} {name}" for name, of in beside.items() if of]
-        data = {
-            "gbit_per_s": carried,
-            "ranks": row["group_size"],
-            "nominal": beside["nominal"],
-            "known": known,
-        }
+        data = {"gbit_per_s": carried, "ranks": row["group_size"], "nominal": nominal or None, "known": known}
         links.append(Finding("link", data=data))
     return links
 

@@ -209,25 +209,20 @@ def are_two_results(paths: Sequence[Path]) -> bool:
     """
     if len(paths) < 2:
         return False
-    errors = {}
+    raw = []
     for path in paths:
         try:
             load(path)
-        except UserError as why:
-            if not path.exists():
+        except UserError:
+            if first_trace(path) is None:
                 raise
-            errors[path] = why
-    results = [path for path in paths if path not in errors]
-    if not results:
-        return False
-    for path, error in errors.items():
-        if first_trace(path) is None:
-            raise error
-        how = f"python -m profiling.convert {shlex.quote(str(path))}"
-        raise UserError(f"{path} holds raw traces: convert them first: {how}")
-    if len(results) > 2:
-        raise UserError(f"{len(results)} sets of results: give one, or two to compare")
-    return True
+            raw.append(path)
+    if raw and len(raw) < len(paths):
+        how = f"python -m profiling.convert {shlex.quote(str(raw[0]))}"
+        raise UserError(f"{raw[0]} holds raw traces: convert them first: {how}")
+    if not raw and len(paths) > 2:
+        raise UserError(f"{len(paths)} sets of results: give one, or two to compare")
+    return not raw
 
 
 def target_of(paths: Sequence[Path], output: Path | None = None) -> Path:

@@ -1,7 +1,6 @@
 """Sections on kernels: the longest ones, changes with more ranks, roofline, hotspots, GPU utilization."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -158,43 +157,26 @@ def _roofline(context: Context) -> Content:
     if not named_roofs:
         raise UserError("no peak of this device: neither from a datasheet (--peaks FILE) nor measured")
     name = sized(source.fields, context.factors, context.unit)
-    points, of_run = (
-        _points(placed.head(ROOFLINE_KERNELS), named_roofs[0][1]),
-        facts(source.fields, context.factors),
-    )
+    points = _points(placed.head(ROOFLINE_KERNELS), named_roofs[0][1])
     drawn = figure(points, named_roofs, plots.escaped(f"Roofline: {name}"))
-    classes = study.with_fields(kernels.figures(study, [source], ("class",))).dropna(
-        subset="intensity_flop_per_byte"
-    )
-    tables = {"roofline-table": Part("", classes, _roof_columns(named_roofs))}
-    return Content(charts=[Chart("roofline", plots.of_one(drawn, of_run))], tables=tables)
+    chart = Chart("roofline", plots.of_one(drawn, facts(source.fields, context.factors)))
+    classes = study.with_fields(kernels.figures(study, [source], ("class",)))
+    classes = classes.dropna(subset="intensity_flop_per_byte")
+    return Content("", [chart], {"roofline-table": Part("", classes, _roof_columns(named_roofs))})
 
 
 def _points(placed: pd.DataFrame, roof: Roof) -> pd.DataFrame:
     """What the chart needs; the rate is of the launches whose bytes are known, as the intensity is."""
     share = placed["roof_pct"].fillna(placed["roof_of_measured_pct"]) / 100
-    hints = [
-        f"{kernel} ({direction}): {ms:.2f} ms per step"
-        for kernel, direction, ms in zip(
-            placed["kernel"], placed["direction"], placed["ms_per_step"], strict=True
-        )
-    ]
+    names = ["kernel", "direction", "ms_per_step"]
+    hints = [f"{kernel} ({way}): {ms:.2f} ms per step" for kernel, way, ms in placed[names].to_numpy()]
     return placed.assign(flops_per_s=share * placed["intensity_flop_per_byte"].map(roof.at), hint=hints)
 
 
 def _roof_columns(named_roofs: Sequence[tuple[str, Roof]]) -> list[Metric]:
-    figures = columns(kernels.METRICS, "ms_per_step", "share_pct", "intensity_flop_per_byte", "bound")
-    of_roof = dict(
-        zip(
-            ("datasheet", "measured"),
-            columns(kernels.METRICS, "roof_pct", "roof_of_measured_pct"),
-            strict=True,
-        )
-    )
-    return [
-        *columns([BY["class"], *figures]),
-        *(replace(of_roof[name], header=f"of {name} roof, %") for name, _ in named_roofs),
-    ]
+    figures = ("ms_per_step", "share_pct", "intensity_flop_per_byte", "bound")
+    of_roof = {"datasheet": "roof_pct", "measured": "roof_of_measured_pct"}
+    return [BY["class"], *columns(kernels.METRICS, *figures, *(of_roof[name] for name, _ in named_roofs))]
 
 
 def figure(kernels: pd.DataFrame, roofs: Sequence[tuple[str, Roof]], title: str) -> plots.Figure:

@@ -9,8 +9,8 @@ from analysis.diagnosis import diagnosis as diagnose
 from analysis.diagnosis import runs as diagnosis
 from analysis.diagnosis.evidence import PARTS, PLACES, WORDS, Evidence
 from analysis.diagnosis.runs import ends_of, late_ranks, limit_of_transfer, of_loss, within
-from analysis.frames.behind import WAITS
 from analysis.frames.load import load
+from analysis.frames.matching import WAITS
 from analysis.measures.loss import BY_STAGES
 from benchmarks.planted_sweep import Network, write_sweep
 from benchmarks.verdicts import JOB
