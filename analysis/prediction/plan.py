@@ -36,17 +36,27 @@ _RATES = ["images_per_s", "images_per_s_low", "images_per_s_high"]
 
 
 @measure(COLUMNS)
-def plan(study: Study, images: float, within: float | None = None, ranks: str = "") -> Answer:
+def plan(
+    study: Study,
+    images: float | None = None,
+    within: float | None = None,
+    ranks: str = "",
+    tokens: float | None = None,
+) -> Answer:
     """A row a configuration and number of ranks, measured or predicted.
 
     Args:
-        images: of the whole training; samples of a program's own.
+        images, tokens: of the whole training, one of them; samples of a program's own.
         within: hours that it may take.
         ranks: further numbers of ranks, as of :func:`analysis.prediction.predict.predict`.
 
     Raises:
-        UserError: no run tells images/s.
+        UserError: no run tells images/s, or not one size is given.
     """
+    sizes = {unit: size for unit, size in (("images", images), ("tokens", tokens)) if size}
+    if len(sizes) != 1:
+        raise UserError("give the size of the training: --images or --tokens")
+    ((unit, samples),) = sizes.items()
     measured = pd.DataFrame(scaled(study).rows)
     if "images_per_s" not in measured or measured["images_per_s"].isna().all():
         raise UserError(f"{study.path} holds no run with images/s: nothing can be planned")
@@ -62,10 +72,10 @@ def plan(study: Study, images: float, within: float | None = None, ranks: str = 
         of.reindex(columns=own).fillna("").astype(str).agg("/".join, axis=1) for of in (rows, costs)
     )
     rows = rows.sort_values(["of", "world_size"], ignore_index=True)
-    rows[["hours", "hours_high", "hours_low"]] = images / 3600 / rows[_RATES].astype(float)
+    rows[["hours", "hours_high", "hours_low"]] = samples / 3600 / rows[_RATES].astype(float)
     rows["node_hours"] = rows["nodes"].astype(int) * rows["hours"]
     per_million = costs.groupby(["of", "world_size"])["kwh_per_million_images"].mean().rename("kwh")
-    rows = rows.join(per_million * images / 1e6, on=["of", "world_size"])
+    rows = rows.join(per_million * samples / 1e6, on=["of", "world_size"])
     rows["added_efficiency_pct"] = _added_pct(rows)
     if within is not None:
         slowest, fastest = rows["hours_high"].fillna(rows["hours"]), rows["hours_low"].fillna(rows["hours"])
@@ -76,7 +86,7 @@ def plan(study: Study, images: float, within: float | None = None, ranks: str = 
     shown = [one for one in METRICS if one.name in rows]
     rows = rows[[*own, *(name for name in names_of(shown) if name in rows)]]
     return Answer(rows, [*fields([name for name in own if name in POINT_FIELDS]), *shown],
-                  title=f"{images:.4g} images", caption=caption, brief=True)  # fmt: skip
+                  title=f"{samples:.4g} {unit}", caption=caption, brief=True)  # fmt: skip
 
 
 def _predicted(study: Study, ranks: str) -> pd.DataFrame:
@@ -99,13 +109,22 @@ def _added_pct(rows: pd.DataFrame) -> pd.Series:
     return 100 * per_rank / (first["images_per_s"] / first["world_size"])
 
 
-def _choice(rows: pd.DataFrame, own: list[str], within: float) -> str:
-    """The cheapest choice within the time, else the fastest; without a loader nothing is learnt."""
+def chosen(rows: pd.DataFrame) -> pd.DataFrame:
+    """The row of the cheapest choice that is sure to end in time, else of the fastest.
+
+    Without a loader nothing is learnt; no row: nothing is trained, or any time is accepted.
+    """
     trained = rows[rows["loader"] != "synthetic"] if "loader" in rows else rows
-    if trained.empty:
-        return ""
+    if "within" not in rows:
+        return rows[:0]
     enough = trained[trained["within"] == "yes"]
-    (chosen,) = records(enough.nsmallest(1, "node_hours") if len(enough) else trained.nsmallest(1, "hours"))
-    name = called(chosen, telling(records(rows), own))
-    template = _CHEAPEST if len(enough) else _TOO_SLOW
-    return template.format(**{**chosen, "within": within, "called": name})
+    return enough.nsmallest(1, "node_hours") if len(enough) else trained.nsmallest(1, "hours")
+
+
+def _choice(rows: pd.DataFrame, own: list[str], within: float) -> str:
+    choice = chosen(rows)
+    if choice.empty:
+        return ""
+    (row,) = records(choice)
+    template = _CHEAPEST if row["within"] == "yes" else _TOO_SLOW
+    return template.format(**{**row, "within": within, "called": called(row, telling(records(rows), own))})

@@ -6,6 +6,7 @@
     python -m analysis.report TRACES...                first converts traces, into a folder next to the report
     python -m analysis.report DIR --trace              also writes the timeline, DIR/trace.pftrace.gz
     python -m analysis.report DIR --figures FOLDER     also writes each chart as SVG, with its caption
+    python -m analysis.report DIR --images 1.28e6x90 --within 24h    also plans a training (analysis.plan)
 
 Two folders of results (of runs, or of converted traces) are compared: A is before, B is after. The verdicts
 are those of analysis.compare; the file is B/compared-with-A.html. Raw traces go into one report, however many
@@ -26,6 +27,7 @@ from analysis.display.perfetto import FILE as TIMELINE
 from analysis.display.perfetto import add_flags
 from analysis.frames.load import first_trace, load
 from analysis.frames.study import Study, in_counts
+from analysis.prediction.training import FLAGS, given
 from jobs.flags import OUTPUT, make_parser
 from jobs.store import write_text
 from profiling.convert import convert
@@ -70,7 +72,7 @@ def main() -> int:
         return EXIT_DONE
     study, code = load_or_convert(arguments.path, arguments.output, arguments.peaks)
     path = study.path
-    _write(arguments, beside(path, _FILE), build(study))
+    _write(arguments, beside(path, _FILE), build(study, given(arguments)))
     if arguments.trace:
         folder = arguments.output.parent if arguments.output else path
         own = arguments.trace if arguments.trace != _BESIDE else beside(folder, TIMELINE)
@@ -100,6 +102,8 @@ def _parser() -> argparse.ArgumentParser:
         help=f"also write the timeline of a run, for Perfetto [{TIMELINE} next to the report]",
     )
     add_flags(parser)
+    for name, settings in FLAGS.items():
+        parser.add_argument(name, **settings)
     parser.add_argument(
         "--figures", type=Path, metavar="FOLDER",
         help="also write each chart as an image for a paper, with its caption; needs Chromium or Chrome",
@@ -113,8 +117,8 @@ def _parser() -> argparse.ArgumentParser:
 def _compare(arguments: argparse.Namespace) -> int:
     from analysis.report import changes
 
-    if arguments.trace:
-        raise UserError("--trace needs one set of results: the timeline is of one run")
+    if arguments.trace or given(arguments):
+        raise UserError("--trace, --images, --tokens and --within need one set of results")
     a, b = (load(path, arguments.peaks) for path in arguments.path)
     own = [name for study in (a, b) for name in study.own_factors]
     across = output.parse_fields(arguments.across, flag="--across", own=own)

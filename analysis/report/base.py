@@ -174,10 +174,12 @@ class Context(Evidence):
             number of ranks was measured on several numbers of nodes: no line has two points at one number of
             ranks.
         unit: of sizes: ``GPU`` or ``rank``.
+        training: that is planned, as arguments of :func:`analysis.prediction.plan.plan`; empty: none.
     """
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: Study, training: Mapping[str, Any] | None = None) -> None:
         super().__init__(study)
+        self.training = training or {}
         self.unit = "rank" if study.on_cpus else "GPU"
         at = self.own.reindex(columns=[*self.series, "world_size"]).astype(str)
         repeated = at.duplicated().any() and "gpus_per_node" in self.lines

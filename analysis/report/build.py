@@ -71,7 +71,9 @@ CHAPTERS: Mapping[Chapter, Sequence[SectionKind]] = {
     Chapter("Kernels", "Which kernels take the time?"): (
         kernels.TOP, kernels.CHANGE, kernels.ROOFLINE, kernels.HOTSPOTS,
     ),
-    Chapter("Faster", "What would be faster?"): (prediction.CRITICAL_PATH, prediction.PREDICTION),
+    Chapter("Faster", "What would be faster?"): (
+        prediction.CRITICAL_PATH, prediction.PREDICTION, prediction.PLAN,
+    ),
     Chapter("Appendix", "Appendix"): (
         COST, kernels.UTILIZATION, communication.ACTIVITIES, others.TRACES, others.TABLES,
         others.CORRECTIONS,
@@ -79,13 +81,16 @@ CHAPTERS: Mapping[Chapter, Sequence[SectionKind]] = {
 }  # fmt: skip
 
 
-def build(study: Study) -> Page:
+def build(study: Study, training: Mapping[str, float] | None = None) -> Page:
     """The page of a study.
+
+    Args:
+        training: to be planned, as arguments of :func:`analysis.prediction.plan.plan`.
 
     Raises:
         UserError: nothing in the study can be reported.
     """
-    context = Context(study)
+    context = Context(study, training)
     sections = [
         section
         for chapter, kinds in CHAPTERS.items()

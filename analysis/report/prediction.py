@@ -9,17 +9,27 @@ import pandas as pd
 from analysis.diagnosis.evidence import WORDS, predicted
 from analysis.diagnosis.runs import same
 from analysis.display import plots
-from analysis.display.lines import THROUGHPUT, Encoding, lines
+from analysis.display.lines import AGAINST_RANKS, THROUGHPUT, Axes, Encoding, lines
 from analysis.display.metrics import records
-from analysis.display.plots import DARK_GREY, WHITE
+from analysis.display.plots import BLACK, DARK_GREY, WHITE
 from analysis.frames.study import RECORDING
 from analysis.measures.critical_path import PARTS, foremost
 from analysis.measures.critical_path import answer as of_paths
 from analysis.measures.scaled import without_unusable_intervals
 from analysis.prediction.configurations import CONFIGURATION
+from analysis.prediction.plan import chosen, plan
 from analysis.prediction.predict import CURVE
 from analysis.prediction.simulation import SIMULATION
-from analysis.report.base import Content, Context, SectionKind, called, facts, sized
+from analysis.report.base import (
+    Content,
+    Context,
+    SectionKind,
+    called,
+    facts,
+    labelled,
+    line_chart,
+    sized,
+)
 from analysis.report.render import Chart
 from jobs.run_fields import own_names
 
@@ -78,6 +88,38 @@ def _prediction(context: Context) -> Content:
 
 PREDICTION = SectionKind(
     "prediction", "What throughput would more ranks reach?", _prediction, lambda context: len(context.own) > 0
+)
+
+
+def _plan(context: Context) -> Content:
+    """Time to train and node-hours against ranks, with the chosen size marked."""
+    answer = plan(context.study, **context.training)
+    rows = pd.DataFrame(answer.rows)
+    choice = chosen(rows)
+    points = labelled(rows, [*context.curves, "known_by"])
+    charts = []
+    for name, unit, title in (("hours", "hours", "Time to train"), ("node_hours", "node-hours", "Cost")):
+        axes = Axes(*AGAINST_RANKS, name, unit, title, log=True)
+        chart = line_chart(context, f"plan-{name}", points, axes)
+        _mark(chart.figure["data"], choice["world_size"].tolist(), choice[name].tolist())
+        charts.append(chart)
+    (part,) = answer.tables
+    return Content(answer.caption, charts, {"plan-table": replace(part, caption="")})
+
+
+def _mark(traces: list[dict[str, Any]], x: list[float], y: list[float]) -> None:
+    """Add a star at a point, with the axes and the facts of the line through it."""
+    look = {"mode": "markers", "name": "chosen", "marker": {"symbol": "star", "size": 16, "color": BLACK}}
+    for trace in traces:
+        if x and (x[0], y[0]) in zip(trace["x"], trace["y"], strict=True):
+            traces.append(
+                {**look, "x": x, "y": y, **{name: trace[name] for name in ("xaxis", "yaxis", "meta")}}
+            )
+            return
+
+
+PLAN = SectionKind(
+    "plan", "How many nodes should a training use?", _plan, lambda context: bool(context.training)
 )
 
 

@@ -5,6 +5,8 @@ import pytest
 from analysis.frames.load import load
 from analysis.plan import main
 from analysis.prediction.plan import plan
+from analysis.report.base import Context
+from analysis.report.prediction import PLAN
 from benchmarks.planted_sweep import NO_NOISE, Job, Network, step_ms, write_sweep
 from profiling.errors import UserError, run_command
 
@@ -46,10 +48,26 @@ def test_epochs_multiply_images_and_other_words_are_refused(sweep, capsys):
         main([str(sweep), "--images", "1e6x90", "--within", "24h", "--format", "csv", "--ranks", "16"]) == 0
     )
     assert "1,1,measured" in capsys.readouterr().out
-    for words in (["--images", "1x"], ["--images", "1e6", "--within", "1d"], []):
+    both = ["--images", "1e6", "--tokens", "1e6"]
+    for words in (["--images", "1x"], ["--images", "1e6", "--within", "1d"], [], both):
         with pytest.raises(SystemExit) as ended:
             run_command(lambda words=words: main([str(sweep), *words]))
         assert ended.value.code == 2
+
+
+def test_the_report_draws_the_plan_of_tokens_and_marks_the_choice(sweep):
+    rows = plan(load(sweep), images=3.6e6, within=2.5).rows.set_index("world_size")
+    section = PLAN.section(Context(load(sweep), {"tokens": 3.6e6, "within": 2.5}))
+    assert PLAN.section(Context(load(sweep))) is None
+    for chart, name in zip(section.charts, ("hours", "node_hours"), strict=True):
+        *lines, star = chart.figure["data"]
+        drawn = {x: y for line in lines for x, y in zip(line["x"], line["y"], strict=True)}
+        assert drawn == rows[name].to_dict() and [trace["name"] for trace in lines] == [
+            "measured",
+            "simulation",
+        ]
+        choice = rows[rows["within"] == "yes"]["node_hours"].idxmin()
+        assert (star["name"], star["x"], star["y"]) == ("chosen", [choice], [rows.loc[choice, name]])
 
 
 def test_without_rates_nothing_is_planned(tmp_path):
