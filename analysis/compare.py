@@ -1,11 +1,14 @@
-"""Compare two results: effects, intervals and tests.
+"""Compare two results, or more in order: effects, intervals and tests.
 
     python -m analysis.compare A B                        two sets of results: before and after
     python -m analysis.compare A B --across compute       A and B were run with different values of this field
     python -m analysis.compare A B --threshold 2          accept regressions of less than 2 %
+    python -m analysis.compare A B C ...                  results in order, such as nightly sweeps
 
 One row per configuration and quantity. For converted traces (one job per side): one row for the step, and for
-each stage, part, collective and kernel class.
+each stage, part, collective and kernel class. For three or more results: one row per configuration and
+result, with the change point of the step where a permutation test finds one (8 results or more); the last
+result is tested against those before.
 
 P values are corrected for the number of tests within each kind of row. The exit code is 1 if a row of kind
 step or combined is slower by more than --threshold over its whole interval. Without a real difference, this
@@ -26,8 +29,8 @@ from profiling.errors import run_command
 main = Command(
     "compare", __doc__,
     flag(
-        "other", lambda path, study: load(path, study.own_peaks), type=Path, metavar="B",
-        help="results after: a sweep, a run, or traces",
+        "other", lambda paths, study: [load(path, study.own_peaks) for path in paths], type=Path, nargs="+",
+        metavar="B", help="results after: a sweep, a run, or traces; several: in order",
     ),
     flag("--across", metavar="FIELD,...", help="fields in which A and B may differ"),
     flag("--threshold", type=float, default=0.0, metavar="PCT", help="slowdown of a step to accept, %% [0]"),

@@ -20,7 +20,7 @@ from analysis.frames.divide import EVERY
 from analysis.frames.measure import measure
 from analysis.frames.steps import STAGES, Series, all_series, series_of_traces
 from analysis.frames.study import BOTH, Source, Study
-from analysis.measures import anatomy, communication
+from analysis.measures import anatomy, communication, history
 from analysis.measures.kernels import OTHER_CALLS, effects
 from analysis.measures.kernels import figures as kernel_figures
 from analysis.measures.points import POINT_FIELDS
@@ -44,6 +44,10 @@ SLOWER, FASTER, NO_DIFFERENCE, TOO_FEW = "slower", "faster", "no difference", "t
 FEW_STEPS = "too few steps"
 # As tables have it: the effect may be any of its interval.
 SHOWN: dict[str, str] = {NO_DIFFERENCE: "no difference shown"}
+_VERDICT = Metric(
+    "verdict", "from p_value (at most 0.05) and, for kernels, their calls", text=True, priority=2,
+    show=lambda verdict: SHOWN.get(verdict, verdict),
+)  # fmt: skip
 METRICS = (
     Metric("kind", "step, combined (steps of all), stages or kernels", text=True, table=False),
     Metric("quantity", "quantity compared", text=True),
@@ -54,8 +58,7 @@ METRICS = (
         "effect, %", NOMINAL, places=2, priority=2,
     ),
     Metric("p_value", "exact Mann-Whitney test, corrected by Holm within its kind", "p", show=probability),
-    Metric("verdict", "from p_value (at most 0.05) and, for kernels, their calls", text=True, priority=2,
-           show=lambda verdict: SHOWN.get(verdict, verdict)),
+    _VERDICT,
     Metric("detectable_pct", "slowdown that so many runs would have shown in 4 of 5 cases", table=False),
     Metric("runs_a", "number of runs of A", "runs\nof A", priority=0),
     Metric("runs_b", "number of runs of B", "runs\nof B", priority=0),
@@ -76,6 +79,7 @@ TRACE_METRICS = (
 COLUMNS = {
     "Columns: the kind, the fields in which configurations differ, then": METRICS,
     "Traces (one row per quantity of two jobs):": TRACE_METRICS,
+    "Three or more results (one row per configuration and result):": (*history.METRICS, _VERDICT),
 }
 KINDS = ("step", "combined", "stages", "kernels")
 _DECIDING = ("step", "combined")
@@ -86,12 +90,14 @@ _NONE = str(None)  # a value that is not known, or of a factor that is another p
 
 
 @measure(COLUMNS)
-def compare(study: Study, other: Study, across: str | None = None, threshold: float = 0.0) -> Answer:
-    """A row a configuration and quantity, or a pair of traced jobs and quantity.
+def compare(
+    study: Study, other: Sequence[Study], across: str | None = None, threshold: float = 0.0
+) -> Answer:
+    """A row a configuration and quantity, or a pair of traced jobs and quantity; of more, and result.
 
     Args:
-        study, other: A, before, and B, after.
-        across: fields in which the two may differ.
+        study, other: A, before, and B, after; or those after, in order.
+        across: fields in which they may differ.
         threshold: accepted slowdown, %.
 
     Raises:
@@ -99,11 +105,33 @@ def compare(study: Study, other: Study, across: str | None = None, threshold: fl
     """
     if threshold < 0:
         raise UserError(f"--threshold: {threshold:g} is not a valid slowdown; give a percentage of 0 or more")
-    own = [*study.own_factors, *other.own_factors]
+    own = [name for one in (study, *other) for name in one.own_factors]
     names = output.parse_fields(across, flag="--across", own=own)
-    answer = compared(study, other, names, threshold)
-    study.join(other)
+    if len(other) > 1:
+        return _in_order([study, *other], names, threshold)
+    (b,) = other
+    answer = compared(study, b, names, threshold)
+    study.join(b)
     return answer
+
+
+def _in_order(studies: Sequence[Study], across: Sequence[str], threshold: float) -> Answer:
+    """Results in order: the last one's verdict, against those before it, decides."""
+    rows = history.history(studies, across)
+    is_last = rows["p_value"].notna()
+    chance = rows["p_value"] > SIGNIFICANCE
+    verdict = np.select([chance, rows["effect_pct"] > 0], [NO_DIFFERENCE, SLOWER], FASTER)
+    rows["verdict"] = pd.Series(verdict, rows.index).where(is_last)
+    last = rows[is_last].assign(kind="step")
+    first = studies[0]
+    for study in studies[1:]:
+        first.failed += [replace(one, point=f"{study.path.name}: {one.point}") for one in study.failed]
+        first.noted |= study.noted
+    names = [str(name) for name in rows if name in (*POINT_FIELDS, *studies[-1].own_factors)]
+    return Answer(
+        rows, [*fields(names), *history.METRICS, _VERDICT], verdict=verdicts(last, False, threshold),
+        title=f"{len(studies)} results in order", regressed=bool(len(regressed(last, threshold))),
+    )  # fmt: skip
 
 
 def compared(a: Study, b: Study, across: Sequence[str] = (), threshold: float = 0.0) -> Answer:

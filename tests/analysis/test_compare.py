@@ -1,7 +1,9 @@
 """Equal results are called equal, planted differences are found, and too few runs are said to be too few."""
 
+import json
 import re
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -206,3 +208,53 @@ def test_what_differs_beside_the_steps_is_named(before, tmp_path):
     assert said["not_compared"] == {"what": ["workers=7"]}
     assert said["devices_differ"]["devices"] == ["NVIDIA A100-SXM4-40GB", "Tesla V100-SXM2-16GB"]
     assert not {"not_compared", "devices_differ"} & set(found("analysis.compare", before, before))
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory):
+    """Ten nightly sweeps; from the seventh on steps are 5 % longer, and in the last 20 %."""
+    folder = tmp_path_factory.mktemp("nights")
+    noise = np.random.default_rng(3).normal(0, 0.25, 10)
+    for night, offset in enumerate(noise):
+        step_ms = (100 if night < 6 else 105 if night < 9 else 120) + offset
+        truth = Truth(step_ms={1: step_ms, 2: 1.25 * step_ms}, noise_ms=1 + night / 50)
+        runs = [run_of(gpus_per_node=ranks) for ranks in (1, 2)]
+        write_sweep(folder / f"night-{night}", runs, truth, repetitions={"none": 2})
+        for file in (folder / f"night-{night}").glob("run_*/manifest.json"):
+            record = json.loads(file.read_text()) | {"git_revision": f"{night}" * 40}
+            record["started"] = record["started"].replace("2026-01-01", f"2026-01-{night + 1:02}")
+            file.write_text(json.dumps(record))
+    return [folder / f"night-{night}" for night in range(10)]
+
+
+def test_of_results_in_order_the_change_is_dated_and_the_last_makes_the_exit_code(nights):
+    ran = run("analysis.compare", *nights[:9], "--format", "csv")
+    assert ran.code == 0 and len(ran.csv) == 18  # on 1 and on 2 ranks
+    changes = [row for row in ran.csv if row["change_pct"]]
+    assert [(row["gpus_per_node"], row["result"], row["date"], row["revision"]) for row in changes] == [
+        (ranks, "night-6", "2026-01-07 00:00", "6" * 10) for ranks in "12"
+    ]
+    assert all(float(row["change_pct"]) == pytest.approx(5, abs=0.8) for row in changes)
+    assert [row["result"] for row in ran.csv if row["verdict"]] == ["night-8"] * 2
+    of_two = [row for row in ran.csv if row["gpus_per_node"] == "2"]
+    assert all(float(row["scaling_efficiency_pct"]) == pytest.approx(80, abs=0.5) for row in of_two)
+    assert all(
+        float(row["images_per_s"]) == pytest.approx(64e3 / float(row["step_ms"]), rel=0.01) for row in of_two
+    )
+
+
+@pytest.mark.parametrize(("words", "code"), [((), 1), (("--threshold", "15"), 0), (("--threshold", "2"), 1)])
+def test_a_last_result_that_is_slower_than_those_before_is_an_error(nights, words, code):
+    ran = run("analysis.compare", *nights, *words, "--format", "csv")
+    assert ran.code == code
+    assert [row["verdict"] for row in ran.csv if row["verdict"]] == ["slower"] * 2
+    said = found("analysis.compare", *nights, *words)["compared"]
+    assert (said["slower"], said["of"]) == (2, 2) and said["effect_pct"] == pytest.approx(18, abs=2)
+
+
+def test_a_configuration_counts_if_it_is_in_the_last_result_and_two_others(nights, tmp_path):
+    write(tmp_path / "other", 100.0, runs=[run_of(workers=7)])
+    order = (nights[0], tmp_path / "other", nights[1])
+    assert "no configuration" in one_line_error(run("analysis.compare", *order))
+    ran = run("analysis.compare", nights[0], tmp_path / "other", *nights[1:3], "--format", "csv")
+    assert {row["result"] for row in ran.csv} == {"night-0", "night-1", "night-2"}
