@@ -73,6 +73,8 @@ def last(values: np.ndarray) -> Last:
     effect = newest - np.mean(before)
     error = float(np.std(before, ddof=1)) * math.sqrt(1 + 1 / len(before))
     reach = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
-    p_value = 2 * float(stdtr(freedom, -abs(effect) / error)) if error else float(effect == 0)
+    # Values that are equal but for their last digits do not scatter.
+    is_equal = error < 1e-9
+    p_value = float(abs(effect) < 1e-9) if is_equal else 2 * float(stdtr(freedom, -abs(effect) / error))
     pct, low, high = (100 * math.expm1(one) for one in (effect, effect - reach, effect + reach))
     return Last(pct, low, high, p_value)

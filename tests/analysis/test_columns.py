@@ -70,6 +70,7 @@ ANSWERS = (
     ("functions", "TAU", "--by", "rank,thread"),
     ("factors",),
     ("compare", "B"),
+    ("compare", "B", "B"),
     ("compare", "TRACES", "TRACES_AGAIN"),
     ("predict", "--what-if", "no-loader"),
     ("predict", "SIZES"),
