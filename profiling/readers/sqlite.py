@@ -2,7 +2,7 @@
 
 Columns are returned as arrays of 64-bit integers, some thousand rows at a time. Tables and columns that a
 release lacks are absent; a row with a value that is not an integer is dropped and counted. Arrow's SQLite
-driver (ADBC) is several times as fast as :mod:`sqlite3` (``benchmarks.sqlite_readers``). It takes a column's
+driver (ADBC) is twice as fast as :mod:`sqlite3` (``benchmarks.sqlite_readers``). It takes a column's
 type from its first rows: so SQLite gives each column one type.
 """
 
@@ -159,7 +159,7 @@ def _readable(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
     except (ArrowError, pa.ArrowException, ValueError, MemoryError) as error:
-        why = str(error).splitlines()[0]
+        why = str(error).splitlines()[0].rpartition(": ")[2]
         if "locked" in why:
             raise UserError(f"{path} is locked: its profiler is still writing; wait until it ends") from None
         if "readonly" in why or "unable to open" in why:  # there is a journal to be played back
