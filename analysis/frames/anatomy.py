@@ -312,14 +312,14 @@ def _joined(source: Source, read: Sequence[_Read], counted: Counted) -> RunTrace
     caused = None
     # One rank has no collective to make; those of several that have none were not recorded.
     if ranks and not every["transfer_ns"].isna().any() and (len(every) or source.ranks == 1):
-        causes = np.zeros((0, len(WAITS)))
+        causes, first = np.zeros((0, len(WAITS))), np.cumsum([0, *map(len, calls)])
         if matched is not None:
             causes, caused = waits_by_cause(matched, [one for *_, one in read], [one for *_, one, _ in read])
             caused /= max(*(one.counted for one in ranks), 1)
         ranks = [
             replace(one, parts_ns=one.parts_ns | _communication(one, exposed, of_rank, causes[of_rank.index]))
             for place, (one, _, exposed, _) in enumerate(read)
-            for of_rank in [every[every["place"] == place]]
+            for of_rank in [every.iloc[first[place] : first[place + 1]]]
         ]
     return RunTrace(source, tuple(ranks), every, matched, left, counted, caused)
 

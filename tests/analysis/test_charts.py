@@ -105,7 +105,7 @@ def test_loss(sections):
 @pytest.mark.parametrize(
     ("section", "chart", "headers"),
     [
-        ("stages", "stages", {name: f"{name} ms" for name in ("load", "forward", "backward", "update")}),
+        ("stages", "stages", {name: f"mean {name} ms" for name in ("load", "forward", "backward", "update")}),
         ("communication", "exposed", {"exposed": "exposed ms", "overlapped": "overlapped"}),
         ("communication", "waits", {"transfer": "transfer ms", "wait": "wait ms"}),
     ],
