@@ -26,7 +26,7 @@ def report(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("sweep")
     runs = [
         run_of(gpus_per_node=ranks, profile=profile, loader=loader)
-        for ranks in (1, 2)
+        for ranks in (1, 2, 4)
         for profile in ("none", "torch")
         for loader in ("synthetic", "pytorch")
     ]
