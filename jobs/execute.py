@@ -44,6 +44,7 @@ from profiling.errors import EXIT_FAILED, Mistakes, Unsuccessful, UserError
 from profiling.findings import Finding, lines
 from profiling.wrap import wrapped
 
+SCATTER = 1.1  # ratio of two repetitions above which they show nothing
 RESTARTS = 5  # how often a job that has lost nodes is started again to get others
 CALIBRATION_S = 120.0
 
@@ -217,6 +218,7 @@ class Queue:
     def __init__(self, execution: Execution, bar: progress.Bar, me: Owner, result: Result) -> None:
         self._execution, self._bar, self._me, self._result = execution, bar, me, result
         self._attempts = Attempts.read(execution.directory, me)
+        self._durations_ms: dict[str, list[float]] = {}  # of a step, by configuration
         self._launcher = execution.launcher.without(self._attempts.left_out())
 
     def run(self, todo: Sequence[SweepRun]) -> None:
@@ -283,10 +285,23 @@ class Queue:
         if failed := self._attempts.runs.get(sweep_run.id):
             kinds = {"n": sum(failed.values()), "kinds": list(failed)}
             manifest.findings.append(Finding("retried", data=kinds))
+        for line in lines(self._scatter(sweep_run, directory) if manifest.done else []):
+            self._bar.say(line, "yellow")
         # Ours until it has its whole name: without an owner another sweep would take it over before that.
         result = store.finish(directory, manifest)
         release(result)
         return manifest, result
+
+    def _scatter(self, sweep_run: SweepRun, directory: Path) -> list[Finding]:
+        """Whether the first two repetitions differ too much to show anything."""
+        durations = self._durations_ms.setdefault(sweep_run.of_all_repetitions, [])
+        if step := progress.step_of(directory):
+            durations.append(step[0] / 1e6)
+        if len(durations) != 2 or max(durations) <= SCATTER * min(durations):
+            return []
+        what = progress.describe(sweep_run.configuration, sweep_run.outside)
+        data = {"n": 1, "of": 1, "factor": max(durations) / min(durations)}
+        return [Finding("runs_differ", configuration=what, data=data)]
 
     def _note(self, sweep_run: SweepRun, manifest: Manifest, result: Path) -> bool:
         """Count and show how a run ended; whether it is to be tried again."""

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs import execute, failures, store
+from jobs import execute, failures, progress, store
 from jobs.checks import Node, why_not_on
 from jobs.execute import Execution, SweepRecord, record_sweep, run_sweep
 from jobs.launchers.base import Process
 from jobs.run import make_run
+from jobs.run_fields import repetition_of
 from jobs.site import Container, Site
 from jobs.store import LEFT_OUT, Manifest
 from jobs.sweep import parser, read_request
@@ -199,6 +200,15 @@ def test_a_calibration_that_fails_is_repeated_at_once(tmp_path, capsys):
     assert f'"pid": {os.getpid()},' in (work.directory / "tries").read_text()
     assert (work.directory / "calibration.json").exists()
     assert not list(work.directory.glob(".calibration-*"))
+
+
+def test_repetitions_that_scatter_are_said_while_the_sweep_runs(tmp_path, monkeypatch, capsys):
+    steps_ns = {0: 1.2e8, 1: 1e8, 2: 9e8}
+    monkeypatch.setattr(progress, "step_of", lambda folder: (steps_ns[repetition_of(folder.name)], 2))
+    work = execution(tmp_path, run={"batches": 3, "batch": [2, 4]}, repetitions=3, order="given")
+    assert run_all(work) == 0
+    assert capsys.readouterr().err.count("largest factor 1.2") == 2
+    assert progress.speed_of(tmp_path / "run_1_config_x", make_run({"batch": 2})).startswith("100 ms/step")
 
 
 def test_runs_this_machine_cannot_run_are_counted_by_reason(tmp_path, capsys):
