@@ -168,7 +168,8 @@ def test_of_a_profile_of_longer_steps_stages_tell_how_much_is_lost_and_the_profi
         return causes(of_rows([BASE, point(4, 160.0, **lost(LOST_PCT, **grown) | stages)]))
 
     assert found(exposed_transfer=60.0, compute=1.0) == [("exposed_transfer", 30.0)]
-    assert found(exposed_transfer=10.0, compute=70.0) == [("compute", 30.0)]
+    assert found(exposed_transfer=10.0, idle=70.0) == [("idle", 30.0)]
+    assert found(exposed_transfer=10.0, compute=70.0) == [("backward", 30.0)]
     assert found(exposed_transfer=30.0, compute=30.0, exposed_wait=30.0) == [("backward", 30.0)]
 
 
