@@ -129,7 +129,9 @@ def calls_of(
     known = {row: _kind_and_group(*row) for row in set(texts)}
     return pd.DataFrame({
         "rank": rank, "row": rows, "step": call["batch_index"], "counted": counted,
-        "collective": [known[row][0] for row in texts], "group": [known[row][1] for row in texts],
+        "collective": [known[row][0] for row in texts],
+        # The same text a rank, not one a call: a group of 1,024 ranks has 4 kB.
+        "group": pd.Series([known[row][1] for row in texts], dtype=object),
         "group_size": np.where(call["group_size"] > 0, call["group_size"], 0).astype(np.int64),
         "bytes": call["bytes"].astype(float), "start_ns": start, "end_ns": end,
         "exposed_ns": exposed, "overlapped_ns": hidden,
