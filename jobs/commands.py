@@ -28,6 +28,7 @@ GROUPS = {
     ),
     "What should be measured?": (
         "jobs.sweep", "train", "train.data", "profiling.watch", "profiling.convert",
+        "profiling.flight_recorder",
     ),
     "How does training scale, and what is lost where?": (
         "analysis.summary", "analysis.report", "analysis.scaled", "analysis.batches", "analysis.anatomy",

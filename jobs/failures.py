@@ -15,7 +15,7 @@ from typing import Literal
 from jobs import machine, store
 from jobs.run import Run
 from jobs.store import Manifest, RankReport
-from profiling import tables
+from profiling import flight_recorder, tables
 from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_WRONG_USE, UserError
 from profiling.findings import Finding, listed
 from profiling.wrap import wraps
@@ -310,6 +310,15 @@ def log_tail(log: Path, ranks: int = 1) -> str:
         return file.read().decode("utf-8", "replace")
 
 
+def _waits_of(directory: Path) -> list[flight_recorder.Wait]:
+    """The collectives that hanging ranks wait in; none: no rank wrote a dump, or one is damaged."""
+    try:
+        dumps = directory.glob(f"rank_*/*{flight_recorder.SUFFIX}")
+        return flight_recorder.waits(flight_recorder.read_all(dumps))
+    except UserError:
+        return []
+
+
 def gather_stacks(directory: Path, ranks: int) -> str:
     """Put what hanging ranks wrote of where they were (profiling/process_facts.py) into the log, each once.
 
@@ -328,6 +337,10 @@ def gather_stacks(directory: Path, ranks: int) -> str:
     with (directory / store.LOG).open("a", encoding="utf-8") as log:
         for place, there in sorted(places.items(), key=lambda item: len(item[1])):
             log.write(f"\nranks {listed(there)}:\n{place}")
+        waits = _waits_of(directory)
+        log.writelines(f"{wait}\n" for wait in waits)
+    if waits:
+        return f"; {waits[0]}"
     most = max(map(len, places.values()))
     others = {place: there for place, there in places.items() if len(there) < most}
     if 2 * most <= ranks or sum(map(len, others.values())) > _MOST_NAMED:

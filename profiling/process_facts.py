@@ -7,8 +7,10 @@ import resource
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +73,17 @@ def process_age_ns() -> int:
         return int((time.time() - psutil.Process().create_time()) * 1e9)
 
 
+def _dump_flight_recorder(stacks: Path) -> None:
+    """Once the stacks are written, write PyTorch's last collectives (profiling/flight_recorder.py), too."""
+    with suppress(FileNotFoundError):  # the rank has ended
+        while not stacks.stat().st_size:
+            time.sleep(0.5)
+        c10d = sys.modules.get("torch._C._distributed_c10d")
+        for name in ("fr", "nccl"):  # of Gloo, and of NCCL
+            if dump := getattr(c10d, f"_dump_{name}_trace", None):
+                (stacks.parent / f"{name}_trace.pickle").write_bytes(dump())
+
+
 def write_stacks_at_signal(path: Path | None) -> None:
     """From now on SIGUSR1 (of jobs.processes, at a hang) writes all threads' stacks to ``path``."""
     faulthandler.enable()
@@ -80,6 +93,8 @@ def write_stacks_at_signal(path: Path | None) -> None:
     # Open for as long as the process lives: in a process that hangs nothing can be opened any more.
     file = path.open("w")
     faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)
+    if int(os.environ.get("TORCH_FR_BUFFER_SIZE") or 0):
+        threading.Thread(target=_dump_flight_recorder, args=[path], daemon=True).start()
 
     def leave() -> None:
         faulthandler.unregister(signal.SIGUSR1)
