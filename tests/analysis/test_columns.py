@@ -101,7 +101,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     table = write_pyprof(reference)
     for name, seconds in (("timed", [60.0, 61.0]), ("batch1", [20.0, 21.0])):
         times = {(nodes, 2, batch): seconds for nodes in (1, 2) for batch in (32, 64)}
-        write_tau(reference / f"{name}.gzip", times, network="ib", grad="fp16")
+        write_tau(reference / f"{name}.gzip", times)
     made = write_run(under_tau, run_of(gpus_per_node=2, profile="tau"), Truth())
     sizes = {"event": ["Message size for all-reduce"], "count": [10.0], "mean": [1e6]}
     tables.write(tables.as_table("atomics", sizes), tables.rank_directory(made, 0), "atomics")
