@@ -70,7 +70,7 @@ def _prediction(context: Context) -> Content:
     # The configuration that is predicted fastest on most ranks, as it is.
     as_is = rows[rows["what_if"] == ""] if (rows["what_if"] == "").any() else rows
     simulated = as_is["predicted_by"] == SIMULATION
-    as_is = as_is[simulated | ~simulated.any()]
+    as_is = as_is[simulated] if simulated.any() else as_is
     shown = records(as_is.sort_values(["world_size", "images_per_s"], kind="stable").tail(1))[0]
     fields = (*CONFIGURATION, *own_names(shown))
     # Of strong scaling the batch of all ranks tells configurations apart.
