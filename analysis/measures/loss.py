@@ -139,8 +139,11 @@ def parts_of_run(run: str, frame: pd.DataFrame) -> pd.DataFrame:
             mean = np.append(means[columns], means[columns].sum())[:, None]
             # Errors of logarithms (the delta method): times are above 0, their means skewed by long steps.
             factors = np.exp(np.minimum(errors / np.where(mean > 0, mean, 1.0), _LARGEST_LOGARITHM))
-            # Few steps draw errors of any size: nothing takes more than a step.
-            sampled = np.column_stack([mean, mean * factors]).clip(max=steps["wall_ns"].max())
+            # Few steps draw errors of any size, whose factors would have none: nothing takes more than a
+            # step, and a mean is not above the largest that was seen but by such an error.
+            largest = np.append(steps[columns].max(), steps[columns].sum(axis=1).max())[:, None]
+            most = np.minimum(np.maximum(largest, mean + errors), steps["wall_ns"].max())
+            sampled = np.column_stack([mean, np.minimum(mean * factors, most)])
             parts |= dict(zip((*names, whole), sampled, strict=True))
         unknown = np.full(_RESAMPLES, np.nan)
         parts |= {name: np.append(means[f"{name}_ns"], unknown) for name in WAITS if f"{name}_ns" in means}
