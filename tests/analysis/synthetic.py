@@ -279,7 +279,9 @@ def write_pyprof(
     return path
 
 
-def write_tau(path: Path, seconds: dict[tuple[int, int, int], list[float]]) -> Path:
+def write_tau(
+    path: Path, seconds: dict[tuple[int, int, int], list[float]], network: str = "eth", grad: str = "fp32"
+) -> Path:
     """A TAU interval table: (nodes, GPUs a node, batch size) -> application time of each repetition, s.
 
     The last rank is the slowest; the others take half a second less.
@@ -291,9 +293,9 @@ def write_tau(path: Path, seconds: dict[tuple[int, int, int], list[float]]) -> P
                 own = duration if rank == nodes * gpus - 1 else duration - 0.5
                 for function, time in ((".tau application", own), ("mpi_allreduce", own / 2)):
                     rows.append({
-                        "run": number, "nodes": nodes, "gpus_per_node": gpus, "network_backend": "eth",
+                        "run": number, "nodes": nodes, "gpus_per_node": gpus, "network_backend": network,
                         "profile_level": "tau_exec", "workers": 2, "neural_network": "resnet50",
-                        "data_loader": "dali-gpu", "batch_size_per_gpu": batch, "grad_precision": "fp32",
+                        "data_loader": "dali-gpu", "batch_size_per_gpu": batch, "grad_precision": grad,
                         "compute_precision": "fp32", "gpu": rank, "thread": 0, "function": function,
                         "calls": 1, "subcalls": 0, "exc_time": 0, "inc_time": round(time * 1e6),
                     })  # fmt: skip
