@@ -67,7 +67,7 @@ def profiles(part: Part) -> None:
     rows = part.table("profile", "file", "bytes")
     kept, folder = _new(part.work / "profiles"), _new(part.work / "profiled")
     for name, seconds in part.cells(
-        ["torch", "cupti", "nsys", "ncu"] if part.device.type == "cuda" else ["torch"], 10
+        ["torch", "nsys", "ncu"] if part.device.type == "cuda" else ["torch"], 10
     ):
         out = folder / name
         flags = [*to_flags(make_run({**tiny, "profile": name})), f"--out={out}"]

@@ -76,4 +76,4 @@ def test_the_commands_of_the_campaign_are_done_on_a_gpu(tmp_path):
     assert len(rows_of(found, "tools")) >= 2
     assert rows_of(found, "sweep")[0] == "jobs.sweep" and len(rows_of(found, "sweep")) == 4
     assert (tmp_path / "report.html").exists()
-    assert {"torch", "cupti"} <= set(rows_of(found, "profiles")) and (tmp_path / "profiles.tar.gz").exists()
+    assert "torch" in rows_of(found, "profiles") and (tmp_path / "profiles.tar.gz").exists()
