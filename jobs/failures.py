@@ -310,15 +310,6 @@ def log_tail(log: Path, ranks: int = 1) -> str:
         return file.read().decode("utf-8", "replace")
 
 
-def _waits_of(directory: Path) -> list[flight_recorder.Wait]:
-    """The collectives that hanging ranks wait in; none: no rank wrote a dump, or one is damaged."""
-    try:
-        dumps = directory.glob(f"rank_*/*{flight_recorder.SUFFIX}")
-        return flight_recorder.waits(flight_recorder.read_all(dumps))
-    except UserError:
-        return []
-
-
 def gather_stacks(directory: Path, ranks: int) -> str:
     """Put what hanging ranks wrote of where they were (profiling/process_facts.py) into the log, each once.
 
@@ -337,7 +328,12 @@ def gather_stacks(directory: Path, ranks: int) -> str:
     with (directory / store.LOG).open("a", encoding="utf-8") as log:
         for place, there in sorted(places.items(), key=lambda item: len(item[1])):
             log.write(f"\nranks {listed(there)}:\n{place}")
-        waits = _waits_of(directory)
+        waits: list[flight_recorder.Wait] = []
+        try:
+            dumps = directory.glob(f"rank_*/*{flight_recorder.SUFFIX}")
+            waits = flight_recorder.waits(flight_recorder.read_all(dumps))
+        except UserError as error:
+            log.write(f"{error}\n")
         log.writelines(f"{wait}\n" for wait in waits)
     if waits:
         return f"; {waits[0]}"
