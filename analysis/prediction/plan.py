@@ -55,7 +55,7 @@ def plan(
     """
     sizes = {unit: size for unit, size in (("images", images), ("tokens", tokens)) if size}
     if len(sizes) != 1:
-        raise UserError("give the size of the training: --images or --tokens")
+        raise UserError("give the size of the training by one of --images and --tokens")
     ((unit, samples),) = sizes.items()
     measured = pd.DataFrame(scaled(study).rows)
     if "images_per_s" not in measured or measured["images_per_s"].isna().all():
