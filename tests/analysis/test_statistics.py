@@ -32,7 +32,7 @@ def test_a_steady_series_loses_nothing(count: int, share: float) -> None:
 def test_another_level_at_the_head_is_warmup(count: int, head: tuple[float, ...]) -> None:
     factors = np.r_[head, np.ones(count - len(head))]
     found = [estimates.warmup(factors * noise(seed, count, 3.0)) for seed in range(100)]
-    assert np.mean(np.array(found) == len(head)) >= 0.93
+    assert np.mean(np.array(found) == len(head)) >= (0.93 if count == 40 else 0.95)
 
 
 def test_a_late_outlier_is_no_warmup() -> None:

@@ -170,4 +170,4 @@ def _alike(recorded: str, computed: str, slack: float) -> bool:
     if a is None or b is None:
         return a is b  # texts are free
     same = a == b or (math.isnan(a) and math.isnan(b))
-    return same or abs(a - b) <= max(slack, 1e-6 * max(abs(a), abs(b), 1e-6))
+    return same or abs(a - b) <= max(slack, 1e-6 * max(abs(a), abs(b), 1e-9))
