@@ -261,7 +261,7 @@ class Queue:
         execution, run, log = self._execution, sweep_run.configuration, directory / store.LOG
         command = execution.command(run, directory)
         processes = self._launcher.processes(run, command, directory)
-        started = datetime.now(UTC)
+        started, beside = datetime.now(UTC), store.other_sweeps()
         # The directory of an earlier start of this job, which did not end in order.
         if before is not None and before.job == self._me.job != "" and before.restarts < self._me.restarts:
             log.touch()
@@ -285,6 +285,8 @@ class Queue:
         if failed := self._attempts.runs.get(sweep_run.id):
             kinds = {"n": sum(failed.values()), "kinds": list(failed)}
             manifest.findings.append(Finding("retried", data=kinds))
+        if beside := beside | store.other_sweeps():
+            manifest.findings.append(Finding("disturbed", data={"sweeps": beside}))
         for line in lines(self._scatter(sweep_run, directory) if manifest.done else []):
             self._bar.say(line, "yellow")
         # Ours until it has its whole name: without an owner another sweep would take it over before that.

@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -347,6 +348,24 @@ def lives(directory: Path, owner: Owner, me: Owner | None = None, now: float | N
         return (now or time.time()) - (directory / OWNER).stat().st_mtime <= STALE_S
     except (FileNotFoundError, NotADirectoryError):
         return False
+
+
+def other_sweeps() -> set[str]:
+    """The sweeps that run on this host beside this one, in whichever results: ``process 812 (ada)``."""
+    ours = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    return {
+        f"process {process.pid} ({process.info['username']})"
+        for process in psutil.process_iter(["cmdline", "username"])
+        if process.pid not in ours and _is_sweep(process.info["cmdline"] or [])
+    }
+
+
+def _is_sweep(words: list[str]) -> bool:
+    """``python -m jobs.sweep ...`` or ``scaleprof sweep ...``."""
+    return any(
+        pair == ("-m", "jobs.sweep") or (Path(pair[0]).name, pair[1]) == ("scaleprof", "sweep")
+        for pair in pairwise(words)
+    )
 
 
 def claim(directory: Path, me: Owner) -> Claim:

@@ -165,6 +165,18 @@ def test_a_second_sweep_skips_claimed_runs_and_does_the_others(tmp_path, capsys,
     assert "running elsewhere: 2" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words, disturbs", [("-m jobs.sweep other.yaml", True), ("-m jobs.doctor", False)])
+def test_a_run_says_that_another_sweep_ran_on_the_host(tmp_path, words, disturbs):
+    asleep = [sys.executable, "-c", "import time; time.sleep(60)", *words.split()]
+    with subprocess.Popen(asleep) as other:
+        work = execution(tmp_path, run={"batches": 2})
+        assert run_all(work) == 0
+        other.kill()
+    findings = [one for manifest in manifests(work).values() for one in manifest.findings]
+    beside = [one.data["sweeps"] for one in findings if one.code == "disturbed"]
+    assert any(f"process {other.pid} " in each for sweeps in beside for each in sweeps) is disturbs
+
+
 def test_a_full_disk_ends_in_one_line_and_what_is_finished_stays(tmp_path, root):
     disk = tmp_path / "disk"
     disk.mkdir()
