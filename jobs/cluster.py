@@ -1,4 +1,4 @@
-"""Query Slurm, in a job or on a login node: the cluster, its partitions, this allocation, queued jobs."""
+"""Query Slurm, in a job or on a login node: the cluster, its partitions, this allocation."""
 
 import os
 import re
@@ -46,14 +46,6 @@ def cluster_name(environment: Mapping[str, str]) -> str | None:
 def on_compute_node(environment: Mapping[str, str]) -> bool:
     """Whether Slurm has started this process on a node of a job; a shell of salloc is on the login node."""
     return "SLURMD_NODENAME" in environment
-
-
-def queued_jobs(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The user's jobs that wait or run: id and comment."""
-    states = "--states=PENDING,RUNNING,SUSPENDED"
-    command = ["squeue", "--noheader", f"--user={os.getuid()}", states, "--format=%i|%k"]
-    rows = (row.partition("|") for row in _ask(command, environment).splitlines())
-    return [(job.strip(), comment.strip()) for job, _, comment in rows]
 
 
 def check_accepted(words: Sequence[str], environment: Mapping[str, str]) -> None:

@@ -9,8 +9,8 @@ import os
 import secrets
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -340,7 +340,6 @@ class SweepRecord(BaseModel):
     launcher: str
     order: list[str] = []
     excluded: list[dict[str, str]] = []  # id and reason
-    why_not_started: dict[str, str] = {}  # by id: what ended the job that was to start the run
 
 
 def record_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Sequence[Excluded]) -> int:
@@ -362,25 +361,8 @@ def record_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded:
         asked = {*record.order, *(left["id"] for left in record.excluded)}
         record.order += [run_id for run_id in earlier.order if run_id not in asked]
         record.excluded += [left for left in earlier.excluded if left["id"] not in asked]
-        whys = earlier.why_not_started
-        record.why_not_started = {run_id: why for run_id, why in whys.items() if run_id not in asked}
     store.write_record(path, record)
     return seed
-
-
-@contextmanager
-def noting_why_not_started(directory: Path, sweep_runs: Sequence[SweepRun], me: Owner) -> Iterator[None]:
-    """Note in the sweep's record what ends this job, if something does that the user can put right."""
-    try:
-        yield
-    except UserError as error:
-        path = directory / store.SWEEP
-        if path.exists():  # else no record asks for the runs, and nobody waits for them
-            record = store.read_record(path, SweepRecord)
-            why = f"{f'job {me.job}' if me.job else 'the sweep'} ended: {error}"
-            record.why_not_started |= {each.id: why for each in sweep_runs if each.id in record.order}
-            store.write_record(path, record)
-        raise
 
 
 # --- calibration ----------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ _CUDA_13 = (7, 5)  # below, PyTorch's builds for CUDA 13 have no kernels
 _FOR_CUDA_12 = "install PyTorch for CUDA 12.6 and nvidia-dali-cuda120 (environment-cuda12.yml)"
 _CUDA_12 = (5, 0)  # below, those for CUDA 12.6 have none either
 _MAJOR, _MINOR = 75, 76  # of cuDeviceGetAttribute: the compute capability
+_DRIVER = Path("/sys/module/nvidia/version")  # Jetson has none
 
 LIBRARIES = (
     "torch", "torchvision", "nvidia-dali-cuda130", "horovod", "mpi4py", "numpy", "pandas", "pyarrow",
@@ -80,39 +81,31 @@ def this_machine() -> Machine:
 
 
 def _gpus() -> tuple[tuple[str, ...], str | None, tuple[int, int] | None]:
-    """Names of the GPUs that CUDA programs here may use, the driver's version, the first's capability."""
-    import pynvml
+    """Names of the GPUs that CUDA programs here may use, the driver's version, the first's capability.
 
+    As CUDA itself counts them, after CUDA_VISIBLE_DEVICES and a job's part of a node, with NVML or without.
+    """
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return gpus_by_driver()  # ranks take GPUs without NVML, too
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        names = tuple(str(pynvml.nvmlDeviceGetName(handle)) for handle in handles)
-        driver = str(pynvml.nvmlSystemGetDriverVersion())
-        first = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handles[0])) if handles else None
-    except pynvml.NVMLError:
-        return gpus_by_driver()  # of a job's part of a node: NVML may count GPUs that it must not open
-    finally:
-        pynvml.nvmlShutdown()
-    return visible(names, os.environ.get("CUDA_VISIBLE_DEVICES")), driver, first
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return (), None, None
 
+    def number(function: Any, *arguments: int) -> int:
+        answer = ctypes.c_int()
+        return answer.value if function(ctypes.byref(answer), *arguments) == 0 else 0
 
-def visible(names: tuple[str, ...], setting: str | None) -> tuple[str, ...]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves; as CUDA reads it, the list ends at the first bad entry."""
-    if setting is None:
-        return names
-    chosen: list[str] = []
-    for entry in setting.split(","):
-        entry = entry.strip()
-        if entry.isdigit() and int(entry) < len(names):
-            chosen.append(names[int(entry)])
-        elif entry.startswith(("GPU-", "MIG-")) and names:
-            chosen.append(names[0])
-        else:
-            break
-    return tuple(chosen)
+    def name(device: int) -> str:
+        text = ctypes.create_string_buffer(128)
+        return text.value.decode() if cuda.cuDeviceGetName(text, len(text), device) == 0 else "NVIDIA GPU"
+
+    driver = _DRIVER.read_text().strip() if _DRIVER.exists() else None
+    if cuda.cuInit(0):
+        return (), driver, None  # no device, all are hidden, or no driver below the library
+    release = number(cuda.cuDriverGetVersion)
+    names = tuple(name(device) for device in range(number(cuda.cuDeviceGetCount)))
+    major, minor = (number(cuda.cuDeviceGetAttribute, which, 0) for which in (_MAJOR, _MINOR))
+    driver = driver or f"for CUDA {release // 1000}.{release % 1000 // 10}"
+    return names, driver, (major, minor) if names else None
 
 
 def versions() -> dict[str, str]:
@@ -197,26 +190,3 @@ def check_built_for(capability: tuple[int, int], built_for: Sequence[str], name:
         f"{name} has compute capability {capability[0]}.{capability[1]}, PyTorch is built for "
         f"{', '.join(built_for)}; {remedy}"
     )
-
-
-def gpus_by_driver() -> tuple[tuple[str, ...], str | None, tuple[int, int] | None]:
-    """As :func:`_gpus`, where NVML is not there to ask: containers without it, Jetson."""
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return (), None, None
-    if cuda.cuInit(0):
-        return (), None, None  # the library is installed, and there is no device, or no driver below it
-
-    def number(function: Any, *arguments: int) -> int:
-        answer = ctypes.c_int()
-        return answer.value if function(ctypes.byref(answer), *arguments) == 0 else 0
-
-    def name(device: int) -> str:
-        text = ctypes.create_string_buffer(128)
-        return text.value.decode() if cuda.cuDeviceGetName(text, len(text), device) == 0 else "NVIDIA GPU"
-
-    release = number(cuda.cuDriverGetVersion)
-    names = tuple(name(device) for device in range(number(cuda.cuDeviceGetCount)))
-    major, minor = (number(cuda.cuDeviceGetAttribute, which, 0) for which in (_MAJOR, _MINOR))
-    return names, f"for CUDA {release // 1000}.{release % 1000 // 10}", (major, minor) if names else None

@@ -1,7 +1,7 @@
 """Submit a sweep as one Slurm job per number of nodes; users call it through slurm/submit.sh.
 
 Problems that would end the jobs at their start are found before the first is queued (docs/cluster.md), unless
-CHECK=no. A sweep whose jobs are queued or running is not submitted again, unless AGAIN=yes.
+CHECK=no.
 """
 
 import argparse
@@ -18,11 +18,11 @@ from rich.console import Console
 
 from jobs import ROOT, sweep
 from jobs.checks import check_modules, check_mpi, refuse
-from jobs.cluster import check_accepted, queued_jobs
+from jobs.cluster import check_accepted
 from jobs.execute import plan, print_plan, record_sweep
 from jobs.launchers.slurm import Slurm
 from jobs.site import CHOOSE, find_site, sbatch_words
-from profiling.errors import EXIT_DONE, Unsuccessful, UserError, run_command
+from profiling.errors import EXIT_DONE, UserError, run_command
 
 _DRY_RUN = "--dry-run"
 SWEEP_SCRIPT = ROOT / "slurm/sweep.sh"
@@ -75,8 +75,6 @@ def main() -> int:
         print_plan(execution, planned.possible, request.excluded)
         print("nothing submitted", file=sys.stderr)
         return EXIT_DONE
-    if os.environ.get("AGAIN") != "yes":
-        check_not_queued(request.directory)
     # Of a job that dies at its start nothing else would say which runs it was to start.
     record_sweep(execution, request.sweep_runs, [*request.excluded, *planned.impossible])
     variables[sweep.AS_SUBMITTED] = as_submitted(words, os.environ)  # by which its jobs are resumed
@@ -116,33 +114,15 @@ def partition_of(options: Sequence[str]) -> str | None:
     return chosen
 
 
-def comment_of(directory: Path) -> str:
-    """The comment of all jobs of a sweep, by which squeue finds them: where their results go."""
-    return f"scaleprof {directory.absolute()}"
-
-
-def check_not_queued(directory: Path) -> None:
-    """Refuse a sweep of which jobs wait or run, if Slurm says so."""
-    try:
-        queued = queued_jobs(os.environ)
-    except UserError:
-        return  # sbatch itself says what is wrong with Slurm
-    ours = comment_of(directory)
-    jobs = sorted((job for job, comment in queued if comment == ours), key=lambda job: (len(job), job))
-    if jobs:
-        raise Unsuccessful(f"jobs of this sweep in the queue: {', '.join(jobs)} (AGAIN=yes submits anyway)")
-
-
 def submit(
     counts: Sequence[int], options: Sequence[str], words: Words, directory: Path,
     variables: Mapping[str, str], start: Start,
 ) -> None:  # fmt: skip
     """Start a job for each number of nodes and, when all have ended, one that writes the report."""
     at_once = os.environ.get("AT_ONCE") == "yes"
-    # What the site or the user says (a comment for accounting) takes our place: sbatch heeds the last.
-    ours = {"comment": comment_of(directory), "output": "slurm-%x-%j.out"}
-    unsaid = [f"--{name}={text}" for name, text in ours.items() if f"SBATCH_{name.upper()}" not in os.environ]
-    begin = ["sbatch", "--parsable", *unsaid, *options]
+    # What the site or the user says takes its place: sbatch heeds the last.
+    output = [] if "SBATCH_OUTPUT" in os.environ else ["--output=slurm-%x-%j.out"]
+    begin = ["sbatch", "--parsable", *output, *options]
     of_sweep = list(_without_nodes(words.of_sweep))
     ids: list[str] = []
     try:

@@ -23,7 +23,7 @@ from typing import get_args
 
 from jobs.checks import check_modules, check_networks, check_networks_named, check_paths, refuse
 from jobs.cluster import cluster_name, on_compute_node
-from jobs.execute import Execution, noting_why_not_started, print_plan, run_sweep
+from jobs.execute import Execution, print_plan, run_sweep
 from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import Launcher
@@ -60,9 +60,8 @@ def main() -> int:
         print(f"start {me.restarts + 1} of job {me.job}", file=sys.stderr)
     if arguments.launcher == "local" and not on_compute_node(os.environ) and cluster_name(os.environ):
         print("runs start on this login node; in jobs: slurm/submit.sh", file=sys.stderr)
-    noting = noting_why_not_started(request.directory, request.sweep_runs, me)
     try:
-        with stopped_in_order(), noting:
+        with stopped_in_order():
             check_node(request, site, launcher)
             outcome = run_sweep(request.execution(launcher, arguments), request.sweep_runs, request.excluded)
     except TimeIsUp:

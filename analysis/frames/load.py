@@ -209,7 +209,6 @@ def _read_sweep(study: Study, path: Path) -> None:
         content = json.loads(record.read_bytes())
         left_out = [(str(entry["id"]), str(entry["reason"])) for entry in content.get("excluded", [])]
         order = [str(point) for point in content.get("order", [])]
-        whys = {str(point): str(why) for point, why in content.get("why_not_started", {}).items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         study.note("records_damaged", what=str(record), n=1)
         return
@@ -219,9 +218,7 @@ def _read_sweep(study: Study, path: Path) -> None:
     running = where_calibrating(path) or any(one.kind == "running" for one in study.failed)
     idle = f"unless {QUEUED}, {RESUME}" if content.get("launcher") == "slurm" else RESUME
     usual = "the sweep is running" if running else idle
-    study.failed += [
-        Failure(point, whys.get(point, usual), "not started") for point in order if point not in known
-    ]
+    study.failed += [Failure(point, usual, "not started") for point in order if point not in known]
 
 
 def _read_calibration(study: Study, path: Path) -> None:

@@ -209,7 +209,7 @@ def a_job_for_each_number_of_nodes_and_a_report_at_the_end(cluster: Cluster, fol
     cluster.control("exec", "scancel", *jobs)
     resume = f"to resume: SCALEPROF_SITE=virtual {' '.join(command)}\n"
     cluster.until(lambda: resume in (folder / "s-1.out").read_text(), 60)
-    jobs = submitted(AGAIN="yes")
+    jobs = submitted()
     assert len(jobs) == 4
     for job in jobs:
         assert cluster.wait(job)["ExitCode"] == "0:0", (folder / "s-report.out").read_text()

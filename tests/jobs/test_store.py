@@ -64,13 +64,6 @@ def test_a_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     assert path.read_text() == "before" and [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
 
-@pytest.mark.parametrize(
-    ("setting", "count"), [(None, 2), ("0", 1), ("1,0", 2), ("", 0), ("0,7,1", 1), ("GPU-abc", 1), ("-1", 0)]
-)
-def test_cuda_visible_devices_is_read_as_cuda_reads_it(setting, count):
-    assert len(machine.visible(("A", "B"), setting)) == count
-
-
 def test_the_state_of_a_repository_is_read_without_writing_to_it(tmp_path):
     def git(*words: str) -> str:
         command = ["git", "-c", "user.name=n", "-c", "user.email=e", "-C", str(tmp_path), *words]
