@@ -8,7 +8,6 @@ modules, data and scratch.
 import shlex
 import shutil
 import socket
-import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from jobs import ROOT
 from jobs.cluster import NoAnswer, check_accepted, cluster_name, on_compute_node, partition
 from jobs.failures import why_no_mpi
 from jobs.loaders import LOADERS, MAKE_DATA, check_data
-from jobs.machine import Machine
+from jobs.machine import Machine, ask
 from jobs.program import check_can_start
 from jobs.run import Run
 from jobs.site import NO_SITE, Network, Site, find_site, sbatch_words
@@ -159,13 +158,7 @@ def check_modules(site: Site, environment: Mapping[str, str]) -> Iterator[Presen
 
 def _bash(script: str, environment: Mapping[str, str]) -> str:
     """What a script that fails prints as errors; "" if it ends well."""
-    try:
-        ended = subprocess.run(
-            ["bash", "-c", script], env=dict(environment), capture_output=True, text=True,
-            timeout=_TIMEOUT_S, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
+    ended = ask(["bash", "-c", script], environment, _TIMEOUT_S)
     return (ended.stderr or f"exit code {ended.returncode}") if ended.returncode else ""
 
 

@@ -3,14 +3,13 @@
 import os
 import re
 import shlex
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from jobs.machine import ask
 from profiling.errors import UserError, did_you_mean
 from profiling.identity import expand_counts, expand_nodes
 
-_TIMEOUT_S = 30.0
 _ROW = "%P|%D|%c|%G"  # partition (* marks the default one), nodes, CPUs and generic resources of each
 # In what Slurm says of a job that it will never take as it is. Others may wait, e.g. for a reservation.
 _SBATCH = re.compile(r"^.*?(sbatch: error: |allocation failure: )+")
@@ -138,12 +137,7 @@ def gpus_per_node(job: str) -> int | None:
 
 def _ask(command: list[str], environment: Mapping[str, str]) -> str:
     """What a command of Slurm's prints."""
-    try:
-        answer = subprocess.run(
-            command, env=dict(environment), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise NoAnswer(f"Slurm does not answer: {error}") from None
+    answer = ask(command, environment)
     if answer.returncode:
         words = answer.stderr.strip().splitlines() or [f"{command[0]} ended with {answer.returncode}"]
         raise NoAnswer(f"Slurm does not answer: {words[-1]}")

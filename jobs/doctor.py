@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +26,16 @@ from jobs.failures import explain
 from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
 from jobs.loaders import LOADERS
-from jobs.machine import NO_AMD, TESTED_TORCH, Machine, check_built_for, is_tested, this_machine, versions
+from jobs.machine import (
+    NO_AMD,
+    TESTED_TORCH,
+    Machine,
+    ask,
+    check_built_for,
+    is_tested,
+    this_machine,
+    versions,
+)
 from jobs.site import add_site_flag
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.presence import Presence
@@ -43,7 +51,7 @@ _LIBRARIES = (  # name, how one gets it, whether nothing works without it
     ("mpi4py", "pip install -e '.[mpi]'", False),
     ("horovod", "make horovod  (not needed for DDP)", False),
 )
-_TAU_S = 60
+_TAU_S, _TORCH_S = 60, 300
 
 
 def examine(machine: Machine, site: str | None = None) -> list[Presence]:
@@ -88,7 +96,7 @@ def _libraries(machine: Machine) -> Iterator[Presence]:
 def _built_for() -> list[str]:
     """The GPUs that PyTorch is built for; asked in a process of its own, for it takes seconds to load."""
     command = [sys.executable, "-c", "import torch; print(*torch.cuda.get_arch_list())"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+    return ask(command, timeout_s=_TORCH_S).stdout.split()
 
 
 def _loaders(machine: Machine) -> Iterator[Presence]:
@@ -137,13 +145,7 @@ def _try_tau(arguments: Sequence[str], options: Options, environment: Mapping[st
     with tempfile.TemporaryDirectory() as folder:
         command = tool("tau").wrap([sys.executable, *arguments], Path(folder), options)
         variables = {**environment, **tool("tau").environment(Path(folder), options)}
-        try:
-            ended = subprocess.run(
-                command, env=variables, cwd=folder, capture_output=True, text=True, errors="replace",
-                timeout=_TAU_S, check=False,
-            )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return str(error)
+        ended = ask(command, variables, _TAU_S, Path(folder))
         if ended.returncode:
             log = ended.stdout + ended.stderr
             return explain(ended.returncode, f"exit code {ended.returncode}", log).text

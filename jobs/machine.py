@@ -108,6 +108,20 @@ def _gpus() -> tuple[tuple[str, ...], str | None, tuple[int, int] | None]:
     return names, driver, (major, minor) if names else None
 
 
+def ask(
+    command: Sequence[str], environment: Mapping[str, str] | None = None, timeout_s: float = 30.0,
+    cwd: Path | None = None,
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """What a program prints, and its exit code; of one that does not start or end, why, as its errors."""
+    try:
+        return subprocess.run(
+            command, env=None if environment is None else dict(environment), cwd=cwd, capture_output=True,
+            text=True, errors="replace", timeout=timeout_s, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(command, 127, "", str(error))
+
+
 def versions() -> dict[str, str]:
     """Versions of Python and of the libraries that matter to a measurement; absent ones are not named."""
     installed = {"python": platform.python_version()}
@@ -121,16 +135,13 @@ def versions() -> dict[str, str]:
 
 def git_state(root: Path) -> tuple[str | None, bool | None]:
     """(revision, whether a tracked file has uncommitted changes); (None, None) outside a repository."""
-
-    def git(*arguments: str) -> str:
-        # Without locks: a git that is killed with one would leave the user's repository locked.
-        command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-
-    try:
-        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
-    except (OSError, subprocess.SubprocessError):
+    # Without locks: a git that is killed with one would leave the user's repository locked.
+    git = ["git", "--no-optional-locks", "-C", str(root)]
+    head = ask([*git, "rev-parse", "HEAD"], timeout_s=10)
+    status = ask([*git, "status", "--porcelain", "--untracked-files=no"], timeout_s=10)
+    if head.returncode or status.returncode:
         return None, None
+    return head.stdout.strip(), bool(status.stdout.strip())
 
 
 def forwarded(name: str) -> bool:

@@ -19,7 +19,6 @@ import itertools
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -34,6 +33,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from jobs import ROOT
+from jobs.machine import ask
 from jobs.run import Run
 from jobs.run_fields import FACTOR, exit_code_of
 from profiling import tables
@@ -496,8 +496,4 @@ def summary_of(directory: Path) -> list[str]:
     if os.environ.get(WITHOUT_SUMMARY):
         return []
     command = [sys.executable, "-m", "analysis.summary", "--short", str(directory.absolute())]
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_SUMMARY_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return done.stdout.splitlines()
+    return ask(command, timeout_s=_SUMMARY_S, cwd=ROOT).stdout.splitlines()

@@ -8,7 +8,6 @@ machine.
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,13 +18,11 @@ from typing import ClassVar, Self
 from jobs.checks import Node, why_not_on
 from jobs.cluster import Allocation, read_allocation
 from jobs.launchers.base import OnNodes, Process, in_allocation, in_container, rank_environment
-from jobs.machine import Machine, forwarded, this_machine
+from jobs.machine import Machine, ask, forwarded, this_machine
 from jobs.run import Run
 from jobs.site import Site
 from profiling.errors import UserError
 from profiling.presence import Presence, of_program
-
-_VERSION_TIMEOUT_S = 20
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,8 @@ class Mpirun(OnNodes):
     def open(cls, site: Site, environment: Mapping[str, str]) -> Self:
         """With the mpirun that is on the PATH, else the one installed beside our Python."""
         mpirun = _mpirun(environment)
-        version = _version(mpirun) if mpirun else ""
+        answer = ask([mpirun, "--version"]) if mpirun else None
+        version = " ".join((answer.stdout + answer.stderr).split()) if answer else ""
         hosts = read_hostfile(site.mpi.hostfile) if site.mpi.hostfile else ()
         return cls(
             site, kind_of(version), version, read_allocation(environment), hosts, this_machine(),
@@ -165,16 +163,6 @@ class Mpirun(OnNodes):
 def _mpirun(environment: Mapping[str, str]) -> str | None:
     beside = str(Path(sys.executable).parent)
     return shutil.which("mpirun", path=environment.get("PATH")) or shutil.which("mpirun", path=beside)
-
-
-def _version(program: str) -> str:
-    try:
-        answer = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"does not answer: {error}"
-    return " ".join((answer.stdout + answer.stderr).split())
 
 
 def read_hostfile(path: Path) -> tuple[str, ...]:
