@@ -184,8 +184,9 @@ class _Reader:
     def _by_process(
         self, table: str, columns: Mapping[str, int | None], key: str
     ) -> Iterator[tuple[Builder, int, Columns]]:
-        if table in self.database.tables:
-            for rows in self.database.integers(table, columns):
+        versions = filter(re.compile(rf"{table}(_V\d+)?$").match, self.database.tables)
+        for name in sorted(versions)[:1]:  # the plain one, if it is there
+            for rows in self.database.integers(name, columns):
                 yield from self._split(rows, key)
 
     def _split(self, rows: Columns, key: str) -> Iterator[tuple[Builder, int, Columns]]:

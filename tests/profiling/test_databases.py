@@ -94,6 +94,10 @@ VARIANTS = {
         "alter table NVTX_EVENTS add column jsonTextId integer",
         "alter table CUPTI_ACTIVITY_KIND_RUNTIME add column callchainId integer",
     ],
+    "tables with a version in their names": [
+        f"alter table CUPTI_ACTIVITY_KIND_{kind} rename to CUPTI_ACTIVITY_KIND_{kind}_V2"
+        for kind in ("KERNEL", "RUNTIME")
+    ],
     "no date": ["drop table TARGET_INFO_SESSION_START_TIME"],
 }
 
