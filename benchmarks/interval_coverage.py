@@ -1,7 +1,7 @@
 """python -m benchmarks.interval_coverage: how often do intervals hold the truth?
 
 Simulated runs of known truth go through the analyses' own code: the step and the scaling efficiency of
-analysis.scaled, the effect, the power and the false alarms of analysis.compare, omega squared of
+analysis.scaled, the effect, the power and the false alarms of analysis.compare, the effects of
 analysis.factors, the median step of analysis.batches. Each of a kind that clusters produce: points that
 scatter alike or not, normal or heavy-tailed runs, a drift of the machine.
 
@@ -29,7 +29,7 @@ from analysis.statistics import estimates
 from analysis.statistics.two_samples import SIGNIFICANCE, difference
 from benchmarks.child import RESULTS, facts, machine, write
 from benchmarks.coverage_inside_run import of_differences, of_means, of_medians
-from benchmarks.coverage_of_factors import of_factors, of_levels
+from benchmarks.coverage_of_factors import of_levels
 from benchmarks.coverage_of_loss import of_loss
 from jobs.run import Run
 from profiling.errors import EXIT_DONE, UserError, run_command
@@ -303,7 +303,6 @@ PARTS: dict[str, tuple[str, Callable[[int], Rows], int]] = {
     "effects": ("analysis.compare: interval of a slowdown of 3 %", of_effects, 4000),
     "power": ("analysis.compare: what is said to be found in 3 of 4 cases or more", of_power, 1500),
     "alarms": ("analysis.compare: six configurations, of which none differs", of_alarms, 600),
-    "factors": ("analysis.factors: interval of omega squared", of_factors, 300),
     "levels": ("analysis.factors: interval of a setting's effect", of_levels, 200),
     "perturbation": ("analysis.scaled: a profiled step over an unprofiled one", of_perturbation, 400),
     "batches": ("analysis.batches: interval of a median step inside a run", of_medians, 1000),

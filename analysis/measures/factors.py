@@ -7,9 +7,8 @@ observations: one row per repetition, with the fields of its configuration and i
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,7 +21,6 @@ from analysis.frames.steps import all_series
 from analysis.frames.study import Study
 from analysis.measures import tau
 from analysis.measures.points import NO_SAMPLES, OWN_RUNS, POINT_FIELDS
-from analysis.statistics import estimates
 from analysis.statistics.two_samples import holm
 from jobs.run_fields import FACTOR, ID_FIELDS
 from profiling.errors import UserError
@@ -37,7 +35,7 @@ METRICS = (
            "signal to\nnoise, dB", priority=0),
     Metric("rank_by_signal", "rank by signal_to_noise_db", table=False),
     Metric("omega_squared", "share of the variance that it explains (analysis of variance, type II)",
-           "omega squared", CONFIDENCE, places=3),
+           "omega squared", places=3),
     Metric("f_value", "F statistic", table=False),
     Metric("p_value", "F test, corrected for the number of tests (Holm 1979)", "p", show=probability,
            priority=2),
@@ -45,8 +43,8 @@ METRICS = (
 COLUMNS = {"Columns:": METRICS}
 # Corrected p up to which an effect is one.
 SIGNIFICANCE = 0.05
-# Where configurations scatter unlike, as larger jobs do, quantiles of 95 % hold an effect in 91 % of cases, a
-# share in 88 % (python -m benchmarks.interval_coverage --only levels, factors).
+# Where configurations scatter unlike, as larger jobs do, quantiles of 95 % hold an effect in 91 % of cases
+# (python -m benchmarks.interval_coverage --only levels).
 _WITHIN = 0.99
 _FEW_RUNS = 3
 Levels = dict[str, list[str]]  # factor -> its level in each observation
@@ -119,21 +117,11 @@ def signal_to_noise_db(values: np.ndarray) -> float:
 
 # --- analysis of variance -----------------------------------------------------------------------------
 
-_DRAWS = 2000
 
+class Effect(NamedTuple):
+    """One term of an analysis of variance; figures have the shape of the values without its last axis."""
 
-@dataclass(frozen=True)
-class Effect:
-    """One term of an analysis of variance; figures have the shape of the values without its last axis.
-
-    The sums of squares (and degrees of freedom) of the term, of all others (rest) and of the error add up.
-    """
-
-    sum_of_squares: np.ndarray
     freedom: int
-    rest_sum_of_squares: np.ndarray
-    rest_freedom: int
-    error_sum_of_squares: np.ndarray
     error_freedom: int
     f_value: np.ndarray
     p_value: np.ndarray
@@ -169,62 +157,10 @@ def analysis_of_variance(
             # A share is not below 0, though its estimate may be; of what has no freedom nothing is known.
             own = np.maximum(explained - freedom * mean_square, 0)
             omega_squared = own / (total + mean_square) if freedom else unknown
-        effects[term] = Effect(
-            sum_of_squares=explained,
-            freedom=freedom,
-            # In type II a term's own part and the rest of the model's are orthogonal, whatever is missing.
-            rest_sum_of_squares=np.maximum(total - left - explained, 0),
-            rest_freedom=rank - 1 - freedom,
-            error_sum_of_squares=left,
-            error_freedom=error_freedom,
-            f_value=f_value,
-            # What explains nothing may come out a rounding error below 0.
-            p_value=np.asarray(special.fdtrc(freedom, error_freedom, np.maximum(f_value, 0))),
-            omega_squared=omega_squared,
-        )
+        # What explains nothing may come out a rounding error below 0.
+        p_value = np.asarray(special.fdtrc(freedom, error_freedom, np.maximum(f_value, 0)))
+        effects[term] = Effect(freedom, error_freedom, f_value, p_value, omega_squared)
     return effects
-
-
-def omega_squared_interval(effect: Effect) -> tuple[float, float]:
-    """Interval, of 95 % or more, of the share of the response's variance that is a term's own.
-
-    Over the variance of the error, the sums of squares of the term and of all others are noncentral
-    chi-square, with the variances sought (times the observations) as noncentralities; the error's is
-    chi-square. The interval is the middle 99 % of the noncentralities at random quantiles of all three (a
-    generalised confidence interval: Weerahandi 1993); for one factor alone, the inverted noncentral F
-    distribution (Steiger and Fouladi 1997).
-
-    Returns:
-        (low, high), NaN where there are no repetitions to tell the error.
-    """
-    if not effect.freedom or effect.error_freedom < 1:
-        return float("nan"), float("nan")
-    generator = np.random.default_rng(estimates.SEED)
-    variance = effect.error_sum_of_squares / generator.chisquare(effect.error_freedom, _DRAWS)
-    own = _noncentrality(effect.sum_of_squares / variance, effect.freedom, generator)
-    rest = _noncentrality(effect.rest_sum_of_squares / variance, effect.rest_freedom, generator)
-    observations = 1 + effect.freedom + effect.rest_freedom + effect.error_freedom
-    return estimates.interval(own / (own + rest + observations), _WITHIN)
-
-
-def _noncentrality(values: np.ndarray, freedom: int, generator: np.random.Generator) -> np.ndarray:
-    """Noncentralities of chi-square distributions of which the values are random quantiles."""
-    from scipy import special
-
-    if not freedom:
-        return np.zeros_like(values)
-    quantiles = generator.random(len(values))
-    roots = np.sqrt(np.maximum(values, 0))
-    # Within 0.006 of probability where it is used, a thousand times as fast as the exact inverse.
-    parameters = np.square(
-        np.maximum(roots - special.ndtri(quantiles) - (freedom - 1) / (2 * roots + 1e-300), 0)
-    )
-    small = values <= 100 + 20 * freedom
-    none = quantiles >= special.chdtr(freedom, values)  # even a noncentrality of 0 has a larger quantile
-    exact = small & ~none
-    parameters[exact] = special.chndtrinc(values[exact], freedom, quantiles[exact])
-    parameters[small & none] = 0
-    return parameters
 
 
 def _blocks(
@@ -283,9 +219,8 @@ def effects(observations: pd.DataFrame, factors: Sequence[str] = ()) -> pd.DataF
     if not varying:
         raise UserError("nothing varies between these runs: there is no factor to compare")
     cells = _cells(levels, values)
-    repeated = bool((cells["runs"] > 1).all())
     terms: list[tuple[str, ...]] = [(name,) for name in varying]
-    if repeated:
+    if (cells["runs"] > 1).all():
         terms += [
             (one, other)
             for one, other in itertools.combinations(varying, 2)
@@ -295,7 +230,7 @@ def effects(observations: pd.DataFrame, factors: Sequence[str] = ()) -> pd.DataF
     found = analysis_of_variance(columns, values, terms)
     corrected = holm([float(found[term].p_value) for term in terms])
     rows = pd.DataFrame([
-        _row(cells, term, found[term], repeated) | _effect(cells, columns, values, term, terms)
+        _row(cells, term, found[term]) | _effect(cells, columns, values, term, terms)
         for term in terms
     ], columns=names_of(METRICS)).assign(p_value=corrected)  # fmt: skip
     rows["rank_by_signal"] = rows["signal_to_noise_db"].rank(ascending=False, method="first").astype("Int64")
@@ -312,16 +247,13 @@ def _cells(levels: pd.DataFrame, values: np.ndarray) -> pd.DataFrame:
     return response.agg(runs="size", mean="mean", signal_db=signal_to_noise_db).reset_index()
 
 
-def _row(cells: pd.DataFrame, term: tuple[str, ...], effect: Effect, repeated: bool) -> dict[str, Any]:
+def _row(cells: pd.DataFrame, term: tuple[str, ...], effect: Effect) -> dict[str, Any]:
     signals = cells.groupby(list(term))["signal_db"].mean()
-    low, high = omega_squared_interval(effect) if repeated else (None, None)
     return {
         "factor": " x ".join(name.removeprefix(FACTOR) for name in term),
         "levels": ", ".join(" ".join([key] if len(term) == 1 else key) for key in signals.index),
         "signal_to_noise_db": signals.max() - signals.min() if len(term) == 1 else None,
         "omega_squared": float(effect.omega_squared),
-        "omega_squared_low": low,
-        "omega_squared_high": high,
         "f_value": float(effect.f_value),
     }
 

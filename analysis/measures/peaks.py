@@ -28,11 +28,6 @@ from profiling.errors import UserError
 _FILE = Path(__file__).with_name("peaks.yaml")
 _MODELS = Path(__file__).with_name("models.yaml")
 
-# As NVML and torch name a slice of a GPU: "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
-_MIG = re.compile(r"(?P<gpu>.+) MIG (?P<parts>\d)g\.(?P<gb>\d+)gb(\+.*)?", re.IGNORECASE)
-_MEMORY_GB = re.compile(r"(\d+)\s?GB", re.IGNORECASE)
-# Memory of GPUs that can be cut, where the name does not say it.
-_MIG_GB = (("H100 PCIe", 80), ("H100 NVL", 94), ("H100", 80), ("H200", 141), ("A30", 24), ("B200", 180))
 # The reference's GPU (Cartesius), whose tables do not name it.
 REFERENCE_DEVICE = "Tesla K40m"
 
@@ -86,37 +81,11 @@ def find(device: str, own: Path | None = None) -> Peak | None:
         own: a peaks file of the user's, whose entries come first.
     """
     name = device.strip()
-    if slice_of := _MIG.fullmatch(name):
-        whole = find(slice_of["gpu"], own)
-        return _slice(whole, name, slice_of) if whole else None
     for peak in (*(read_peaks(own) if own else ()), *read_peaks()):
         pattern = peak.match.pattern if peak.match else re.escape(peak.name)
         if name.lower() == peak.name.lower() or re.fullmatch(pattern, name, re.IGNORECASE):
             return peak
     return None
-
-
-def _slice(whole: Peak, name: str, match: re.Match) -> Peak | None:
-    """The share of a GPU's peaks that a MIG slice has; None where its memory's size is not known.
-
-    NVIDIA cuts a GPU into 7 slices of its multiprocessors (A30: 4) and 8 of its memory (A30: 4); the name
-    says the former's number, and how much memory it has.
-    """
-    memory_gb = _MEMORY_GB.search(match["gpu"])
-    known = int(memory_gb[1]) if memory_gb else next((gb for gpu, gb in _MIG_GB if gpu in whole.name), 0)
-    if not known:
-        return None
-    parts, slices = (4, 4) if whole.name == "A30" else (7, 8)
-    computing = int(match["parts"]) / parts
-    of_memory = min(slices, max(1, round(int(match["gb"]) / known * slices)))
-    return Peak(
-        name=name,
-        tflops={precision: rate * computing for precision, rate in whole.tflops.items()},
-        gb_per_s=None if whole.gb_per_s is None else whole.gb_per_s * of_memory / slices,
-        source=whole.source,
-        unconfirmed=f"{match['parts']}/{parts} of the arithmetic, {of_memory}/{slices} of the memory of "
-        f"{whole.name}",
-    )
 
 
 @cache

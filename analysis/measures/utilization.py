@@ -21,7 +21,7 @@ from analysis.frames.steps import counted_steps, in_steps
 from analysis.frames.study import Source, Study, reading
 from analysis.measures.points import points_of, runs_of
 from analysis.measures.scaled import against_base, without_unusable_intervals
-from profiling import tables, tools
+from profiling import tables
 from profiling.errors import UserError
 from profiling.workers import in_threads
 
@@ -115,27 +115,23 @@ def _mean(values: np.ndarray, weights: np.ndarray) -> float:
 
 @measure(COLUMNS)
 def utilization(study: Study) -> Answer:
-    """A row a rank and device of each profiled run; of a profiler's own file a row a device.
+    """A row a rank and device of each profiled run.
 
     Raises:
         UserError: no run has kernels in steps that a profiler recorded.
     """
-    rows = _of_file(study) if study.path.is_file() else _of_study(study)
+    found = [frame for _, frame in study.each(study.recorded, lambda source: _of_run(study, source))]
+    if not found or all(frame.empty for frame in found):
+        needs = "this needs a profiled run (profile: torch)"
+        raise UserError(f"{study.path} holds no timed kernel of a profiled step: {needs}")
+    rows = study.with_fields(pd.concat(found, ignore_index=True)).drop(columns="repetition")
+    rows = rows.merge(_speedups(study), on="run", how="left")
     on_cpus = bool((rows["gpu"] < 0).all())
     # Every rank's is the CPU.
     metrics = [replace(one, table=False) if on_cpus and one.name == "gpu" else one for one in METRICS]
     whose = "rank" if on_cpus or study.on_cpus else "GPU"
     columns = [*OF_A_RUN[:-1], *metrics]
     return Answer(rows, columns, title=f"Utilization of each {whose}", notable=notable(rows))
-
-
-def _of_study(study: Study) -> pd.DataFrame:
-    found = [frame for _, frame in study.each(study.recorded, lambda source: _of_run(study, source))]
-    if not found or all(frame.empty for frame in found):
-        needs = "this needs a profiled run (profile: torch)"
-        raise UserError(f"{study.path} holds no timed kernel of a profiled step: {needs}")
-    rows = study.with_fields(pd.concat(found, ignore_index=True)).drop(columns="repetition")
-    return rows.merge(_speedups(study), on="run", how="left")
 
 
 def _of_run(study: Study, source: Source) -> pd.DataFrame:
@@ -184,23 +180,6 @@ def _of_rank(directory: Path, steps: range) -> tuple[list[dict[str, Any]], np.nd
         if busy.any()
     ]
     return devices, busy, table["device"].null_count
-
-
-def _of_file(study: Study) -> pd.DataFrame:
-    """The figures of a profiler's own file, whose steps are not known: all of it is one."""
-    converted = tools.read(study.path)
-    table = converted.tables.get("kernels")
-    rows = []
-    for device, kernels in (by_device(table) if table is not None else {}).items():
-        window = (np.array([kernels["start_ns"].min()]), np.array([kernels["end_ns"].max()]))
-        if length(window):
-            rows.append({"run": study.path.name, "gpu": device, **of_device(kernels, window, device < 0)})
-    if not rows:
-        why = "".join(f"; {finding}" for finding in converted.findings[:1])
-        raise UserError(f"{study.path} holds no timed kernel{why}")
-    for finding in converted.findings:
-        study.add(finding)
-    return pd.DataFrame(rows)
 
 
 def _speedups(study: Study) -> pd.DataFrame:

@@ -188,7 +188,7 @@ def _varying(context: Context) -> bool:
 
 
 def _factors(context: Context) -> Content:
-    """Share of the variance by factor with its interval, largest first."""
+    """Share of the variance by factor, largest first."""
     what, _ = context.once(responses)
     rows = context.once(effects)
     known = rows[rows["omega_squared"].notna()]
@@ -198,17 +198,14 @@ def _factors(context: Context) -> Content:
 
 
 def effect_bars(rows: pd.DataFrame, what: str) -> plots.Figure:
-    """Omega squared of each factor and pair as a bar with its interval, the first on top.
+    """Omega squared of each factor and pair as a bar, the first on top.
 
     Args:
         rows: whose omega squared is known, largest first.
         what: they explain.
     """
     series = np.where(rows["factor"].str.contains(" x "), "interaction", "main effect")
-    shares, low, high = (rows[f"omega_squared{end}"].astype(float) for end in ("", "_low", "_high"))
-    # The estimate of next to nothing may lie below 0, where no share is.
-    ends = {"low": low.clip(upper=shares), "high": high.clip(lower=shares)}
-    bars = rows.assign(label=rows["factor"], series=series, value=shares, **ends)
+    bars = rows.assign(label=rows["factor"], series=series, value=rows["omega_squared"].astype(float))
     title = f"What explains {what}"
     return plots.bars(bars, _EFFECT_COLOURS, title, "omega squared", "%{x:.3f} of the variance")
 

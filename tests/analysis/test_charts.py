@@ -149,7 +149,7 @@ def test_kernels(sections):
 def test_factors(sections):
     section = sections["factors"]
     drawn = [x for trace in section.charts[0].figure["data"] for x in trace["x"]]
-    assert sorted(drawn) == close(sorted(column(table(section), f"omega squared [{CONFIDENCE}]")))
+    assert sorted(drawn) == close(sorted(column(table(section), "omega squared")))
 
 
 def test_prediction(sections):

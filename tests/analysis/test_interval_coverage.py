@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from analysis.measures.factors import analysis_of_variance, omega_squared_interval
-from benchmarks.coverage_of_factors import DESIGNS, REPETITIONS, design, true_shares
 from benchmarks.coverage_of_loss import PLANTED_MS, of_loss
 from benchmarks.interval_coverage import TRUE_MS, figures, normal, of_perturbation
 
@@ -23,44 +21,6 @@ def test_a_point_that_scatters_more_than_the_others_has_an_interval_as_wide_as_i
     if runs == 5:  # the large point's scatter is not lent to the small ones: ten times as wide
         small = figures(np.random.default_rng(1), "0.5 % on 1, 2, 4 ranks, 6 % on 8", runs, 15, ranks=1)
         assert ((small["step_ms_high"] - small["step_ms_low"]) / TRUE_MS[1]).median() < 0.02
-
-
-@pytest.mark.parametrize(
-    ("name", "repetitions"), [("two, large", "2"), ("two, small", "5"), ("one factor", "2")]
-)
-def test_intervals_of_omega_squared_hold_the_share_as_often_as_they_say(name, repetitions):
-    columns, means = design(name, REPETITIONS[repetitions])
-    terms = DESIGNS[name][2]
-    truth = true_shares(columns, means, terms)
-    real = [term for term in terms if truth[term] > 0.01]
-    generator = np.random.default_rng(2)
-    held = 0
-    for _ in range(SWEEPS):
-        found = analysis_of_variance(columns, means + generator.standard_normal(len(means)), terms)
-        for term in real:
-            low, high = omega_squared_interval(found[term])
-            held += low <= truth[term] <= high
-    error = 3 * np.sqrt(0.99 * 0.01 / SWEEPS / len(real))
-    assert 0.99 - error <= held / SWEEPS / len(real)
-
-
-def test_one_factor_has_the_interval_of_the_inverted_noncentral_f():
-    """The noncentralities of which F is the 99.5 and the 0.5 percentile, over these and the observations."""
-    from scipy import special
-
-    columns, means = design("one factor", (6,))
-    values = means + np.random.default_rng(3).standard_normal(len(means))
-    effect = analysis_of_variance(columns, values, [("a",)])["a",]
-    f_value, count = float(effect.f_value), len(means)
-    freedoms = effect.freedom, effect.error_freedom
-    ends = [special.ncfdtrinc(*freedoms, level, f_value) for level in (0.995, 0.005)]
-    exact = [end / (end + count) for end in ends]
-    assert omega_squared_interval(effect) == pytest.approx(exact, abs=0.04)
-
-
-def test_a_share_without_repetitions_has_no_interval():
-    effect = analysis_of_variance({"a": [0, 1, 2]}, np.array([1.0, 2.0, 4.0]), [("a",)])["a",]
-    assert np.isnan(omega_squared_interval(effect)).all()
 
 
 def test_the_interval_of_a_perturbation_holds_it_or_is_not_there():

@@ -63,25 +63,6 @@ def test_a_variant_that_no_datasheet_lists_has_no_peaks_of_another(device: str) 
     assert peaks.find(device) is None
 
 
-@pytest.mark.parametrize(
-    ("device", "bf16_tflops", "gb_per_s", "said"),
-    [
-        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 989.5 / 7, 3350 / 8, "1/7 of the arithmetic, 1/8 of the"),
-        ("NVIDIA H100 80GB HBM3 MIG 1g.20gb", 989.5 / 7, 3350 / 4, ", 2/8"),
-        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", 312 * 3 / 7, 1555 / 2, "3/7 of the arithmetic, 4/8"),
-        ("NVIDIA A100-SXM4-80GB MIG 7g.80gb", 312, 2039, "8/8 of the memory of A100 SXM4 80GB"),
-        ("NVIDIA H200 MIG 1g.18gb+me", 989.5 / 7, 4800 / 8, "of H200 SXM"),
-        ("NVIDIA A30 MIG 2g.12gb", 165 / 2, 933 / 2, "2/4 of the arithmetic, 2/4"),
-    ],
-)
-def test_a_mig_slice_has_its_share_and_that_is_said(device, bf16_tflops, gb_per_s, said) -> None:
-    peak = peaks.find(device)
-    assert peak is not None
-    assert peak.flops_per_s["bf16"] == pytest.approx(bf16_tflops * 1e12)
-    assert peak.bytes_per_s == pytest.approx(gb_per_s * 1e9)
-    assert said in peak.unconfirmed and peak.name == device
-
-
 def test_a_user_adds_a_device_of_their_own(tmp_path: Path) -> None:
     write_sweep(tmp_path / "sweep", [run_of(), run_of(profile="torch")], Truth(device="Accelerator X"))
     ran = run("analysis.scaled", tmp_path / "sweep", "--format", "csv")
