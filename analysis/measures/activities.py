@@ -327,9 +327,6 @@ def activities(
         shares: of communication and copies, by number of GPUs and batch size.
         field: of logs, see :func:`fields_of_logs`.
         top: so many rows of each type.
-
-    Raises:
-        UserError: there is nothing that a profiler recorded.
     """
     printed = printed_shares(study.path) if shares and study.path.is_file() else None
     if printed is None:
@@ -378,9 +375,6 @@ def functions(study: Study, by: Sequence[str] = (), top: int | None = None) -> A
     Args:
         by: a row for each rank, thread.
         top: so many functions and counters of each run.
-
-    Raises:
-        UserError: nothing below the path holds functions or counters.
     """
     cprofile = study.path.suffix in (".prof", ".pstats") and study.path.exists()
     sums = {"intervals": _of_cprofile(study.path)} if cprofile else sums_of_tools(study)

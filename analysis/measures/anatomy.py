@@ -64,11 +64,7 @@ TAU_STEP = Metric("tau_step_ms", "published estimate of the step duration", "TAU
     "For TAU tables of the reference (both 50-batch and 1-batch runs of a configuration):": (TAU_STEP,),
 })  # fmt: skip
 def batches(study: Study) -> Answer:
-    """A row a run, or a configuration of TAU tables.
-
-    Raises:
-        UserError: no steps are known.
-    """
+    """A row a run, or a configuration of TAU tables."""
     frame = study.with_fields(durations(all_series(study) | series_of_traces(study)))
     of_tau = tau.step_durations(study)
     published = of_tau[list(ID_FIELDS)].assign(run="tau", tau_step_ms=1e3 * of_tau["published_s"])
@@ -163,9 +159,6 @@ def anatomy(study: Study, by: Sequence[str] = ()) -> Answer:
     """A row a run: the mean of its profiled steps; or one a rank, step or stage of it, as ``by`` names them.
 
     By step no mean is made, and those of the warmup have rows as well.
-
-    Raises:
-        UserError: no run has profiled steps with kernels that have a place in time.
     """
     traces = {trace.source.id: trace for trace in traces_of(study, study.recorded)}
     parts = anatomy_frame(study, study.recorded, with_warmup="step" in by)

@@ -61,9 +61,6 @@ def communication(study: Study, by: str = "run") -> Answer:
     """A row a run (or each of its ranks that has steps) and kind of collective in groups of one shape.
 
     TAU times MPI's functions, not single calls: where runs are under TAU alone, the answer is that of tau.
-
-    Raises:
-        UserError: no run has collectives.
     """
     if tau.has_tau(study) and {source.fields["profile"] for source in study.recorded} <= {"tau"}:
         return tau.answer(study)

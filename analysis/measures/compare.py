@@ -25,17 +25,7 @@ from analysis.measures.kernels import OTHER_CALLS, effects
 from analysis.measures.kernels import figures as kernel_figures
 from analysis.measures.points import POINT_FIELDS
 from analysis.measures.traced import ALIKE, in_common, launches_of
-from analysis.statistics import estimates
-from analysis.statistics.two_samples import (
-    SIGNIFICANCE,
-    Stratum,
-    difference,
-    holm,
-    least_p_value,
-    runs_enough,
-    runs_needed,
-    unlike_effects,
-)
+from analysis.statistics import estimates, two_samples
 from jobs.run_fields import FACTOR, fields_of
 from profiling.errors import UserError
 from profiling.findings import Finding
@@ -99,9 +89,6 @@ def compare(
         study, other: A, before, and B, after; or those after, in order.
         across: fields in which they may differ.
         threshold: accepted slowdown, %.
-
-    Raises:
-        UserError: they have nothing in common.
     """
     if threshold < 0:
         raise UserError(f"--threshold: {threshold:g} is not a valid slowdown; give a percentage of 0 or more")
@@ -119,7 +106,7 @@ def _in_order(studies: Sequence[Study], across: Sequence[str], threshold: float)
     """Results in order: the last one's verdict, against those before it, decides."""
     rows = history.history(studies, across)
     is_last = rows["p_value"].notna()
-    chance = rows["p_value"] > SIGNIFICANCE
+    chance = rows["p_value"] > two_samples.SIGNIFICANCE
     verdict = np.select([chance, rows["effect_pct"] > 0], [NO_DIFFERENCE, SLOWER], FASTER)
     rows["verdict"] = pd.Series(verdict, rows.index).where(is_last)
     last = rows[is_last].assign(kind="step")
@@ -154,7 +141,7 @@ def compared(a: Study, b: Study, across: Sequence[str] = (), threshold: float = 
         metrics = [kind, *fields(str(name) for name in rows if name not in names_of(METRICS)), *figures]
         changed = rows[(rows["kind"] != "kernels") | ~rows["verdict"].isin([NO_DIFFERENCE, TOO_FEW])]
         few = rows.loc[rows["kind"] == "step", "verdict"] == TOO_FEW
-        data = {"n": int(few.sum()), "of": len(few), "least": runs_needed(len(few))}
+        data = {"n": int(few.sum()), "of": len(few), "least": two_samples.runs_needed(len(few))}
         more = [Finding("few_runs", data=data)] if few.any() and not same else []
     return Answer(
         rows, metrics, [] if same else None, title, notable=changed,
@@ -246,7 +233,7 @@ def _pairs_of_both(a: Study, b: Study, across: Sequence[str]) -> pd.DataFrame:
     )
     every_a, every_b = _configurations(runs, "A"), _configurations(runs, "B")
     if not set(every_a) & set(every_b):
-        differ = _nearest_differ(a, b, across)
+        differ = _nearest_differ(runs)
         raise UserError(
             f"no configuration of {a.path} is in {b.path}: the nearest differ in {', '.join(differ)}; "
             f"compare them anyway with --across {','.join(differ)}"
@@ -335,10 +322,8 @@ def _note_unlike(a: Study, b: Study, every_a: Sequence, every_b: Sequence) -> No
         b.note("devices_differ", side=BOTH, devices=devices[0] | devices[1])
 
 
-def _nearest_differ(a: Study, b: Study, across: Sequence[str]) -> list[str]:
+def _nearest_differ(runs: pd.DataFrame) -> list[str]:
     """The fewest fields without which a configuration of A is one of B; a size rather not among them."""
-    of_a, of_b = (runs_of(study, across) for study in (a, b))
-    runs = pd.concat([of_a.assign(side="A"), of_b.assign(side="B")], ignore_index=True)
     timed = runs[runs["kind"] == "step"]
     sides = [_configurations(timed if len(timed) else runs, side) for side in "AB"]
     pairs = [
@@ -393,9 +378,9 @@ def differences(pairs: pd.DataFrame) -> pd.DataFrame:
     return rows.drop(columns=["least_p", "calls_a", "calls_b"]).reset_index(drop=True)
 
 
-def _tested(strata: Sequence[Stratum], tests: int) -> dict[str, Any]:
-    effect = difference(strata, tests)
-    least, most = unlike_effects(strata) or (None, None)
+def _tested(strata: Sequence[two_samples.Stratum], tests: int) -> dict[str, Any]:
+    effect = two_samples.difference(strata, tests)
+    least, most = two_samples.unlike_effects(strata) or (None, None)
     return {
         "effect_pct": effect.effect_pct,
         "effect_pct_low": effect.low,
@@ -404,17 +389,19 @@ def _tested(strata: Sequence[Stratum], tests: int) -> dict[str, Any]:
         "detectable_pct": effect.detectable_pct,
         "runs_a": sum(len(of_a) for of_a, _ in strata),
         "runs_b": sum(len(of_b) for _, of_b in strata),
-        "runs_enough": runs_enough(strata[0], effect.effect_pct, tests) if len(strata) == 1 else None,
+        "runs_enough": two_samples.runs_enough(strata[0], effect.effect_pct, tests)
+        if len(strata) == 1
+        else None,
         "least_effect_pct": least,
         "most_effect_pct": most,
-        "least_p": tests * least_p_value([(len(of_a), len(of_b)) for of_a, of_b in strata]),
+        "least_p": tests * two_samples.least_p_value([(len(of_a), len(of_b)) for of_a, of_b in strata]),
     }
 
 
 def _verdicts(rows: pd.DataFrame) -> np.ndarray:
     """The verdicts on rows of a kind, whose p are corrected for each other here."""
-    rows["p_value"] = holm(rows["p_value"].tolist())
-    few, chance = rows["least_p"] > SIGNIFICANCE, rows["p_value"] > SIGNIFICANCE
+    rows["p_value"] = two_samples.holm(rows["p_value"].tolist())
+    few, chance = rows["least_p"] > two_samples.SIGNIFICANCE, rows["p_value"] > two_samples.SIGNIFICANCE
     return np.select([few, chance, rows["effect_pct"] > 0], [TOO_FEW, NO_DIFFERENCE, SLOWER], FASTER)
 
 

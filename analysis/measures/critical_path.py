@@ -18,24 +18,7 @@ from analysis.frames.matching import TOGETHER, Clock
 from analysis.frames.measure import measure
 from analysis.frames.steps import in_steps, series_of
 from analysis.frames.study import RECORDING, Source, Study
-from analysis.measures.waits import (
-    COMMUNICATION,
-    GAPS,
-    HOST,
-    KERNEL,
-    LAUNCHES,
-    LOADING,
-    MEMCPY,
-    MEMSET,
-    SYNCHRONIZATION,
-    TEXTS,
-    WAIT,
-    Recorded,
-    activities_of,
-    edges_of,
-    make_edges,
-    read_rank,
-)
+from analysis.measures import waits
 from profiling.errors import UserError
 from profiling.schemas import APART, CLASSES
 
@@ -74,20 +57,22 @@ TOP, TOP_OF_EACH = 40, 10  # rows of ``by`` that a table shows of one run, of ea
 COLLECTIVES, COPIES, WAITING = "collectives", "copies", "waiting for other ranks"
 # The parts of a path, which sum to it, by numbers of waits.py: classes of kernels, and the rest.
 PARTS: dict[str, tuple[int, ...]] = {
-    name: (number,) for number, name in enumerate(CLASSES) if number not in (COMMUNICATION, MEMCPY, MEMSET)
+    name: (number,)
+    for number, name in enumerate(CLASSES)
+    if number not in (waits.COMMUNICATION, waits.MEMCPY, waits.MEMSET)
 } | {
-    COLLECTIVES: (COMMUNICATION,),
-    COPIES: (MEMCPY, MEMSET),
-    "data loading": (LOADING,),
-    "host": (HOST,),
-    "launches": (LAUNCHES,),
-    "synchronization": (SYNCHRONIZATION,),
-    "gaps": (GAPS,),
+    COLLECTIVES: (waits.COMMUNICATION,),
+    COPIES: (waits.MEMCPY, waits.MEMSET),
+    "data loading": (waits.LOADING,),
+    "host": (waits.HOST,),
+    "launches": (waits.LAUNCHES,),
+    "synchronization": (waits.SYNCHRONIZATION,),
+    "gaps": (waits.GAPS,),
 }
 # Several parts at once, and waiting, which is no part.
 COMBINED: dict[str, tuple[int, ...]] = {
     "all of the model's kernels": tuple(number for number, name in enumerate(CLASSES) if name not in APART),
-    "all on the host": (HOST, LOADING, LAUNCHES, SYNCHRONIZATION),
+    "all on the host": (waits.HOST, waits.LOADING, waits.LAUNCHES, waits.SYNCHRONIZATION),
     WAITING: (),
 }
 WHAT_IF = PARTS | COMBINED  # what takes no time
@@ -100,9 +85,6 @@ def critical_path(study: Study, by: Sequence[str] = (), top: int | None = None) 
     """A row for each run and part of its path, the longest first, or each part of a rank, kernel, ...
 
     Without ``by`` come those of several parts at once, and what would be saved; it is of whole parts only.
-
-    Raises:
-        UserError: no run has profiled steps with kernels that have a place in time.
     """
     found = []
     for source, paths in study.each(study.recorded, partial(paths_of, study)):
@@ -213,7 +195,7 @@ def paths_of(study: Study, source: Source) -> RunPaths:
     return kept[source.id]
 
 
-def _read(study: Study, trace: RunTrace) -> dict[int, Recorded]:
+def _read(study: Study, trace: RunTrace) -> dict[int, waits.Recorded]:
     """What the ranks that are read did in the steps that are, by their places."""
     source = trace.source
     if not trace.ranks:
@@ -232,7 +214,7 @@ def _read(study: Study, trace: RunTrace) -> dict[int, Recorded]:
     calls = trace.collectives
     calls = calls[calls["transfer_ns"].notna() & calls["place"].isin(places)]
     calls = calls.assign(members=calls.groupby("call")["place"].transform("size"))
-    ranks = {place: read_rank(trace, place, selected, calls) for place in places}
+    ranks = {place: waits.read_rank(trace, place, selected, calls) for place in places}
     return {place: rank for place, rank in ranks.items() if len(rank.kernels)}
 
 
@@ -273,7 +255,7 @@ def _selected_ranks(trace: RunTrace, steps: Sequence[int], places: Sequence[int]
     return sorted([*chosen, *spread.tolist()])
 
 
-def _note_unknown(study: Study, trace: RunTrace, ranks: Sequence[Recorded]) -> None:
+def _note_unknown(study: Study, trace: RunTrace, ranks: Sequence[waits.Recorded]) -> None:
     source = trace.source
     kernels = [rank.kernels[rank.kernels["device"] >= 0] for rank in ranks]
     kernels = [of_rank for of_rank in kernels if len(of_rank)]
@@ -318,11 +300,11 @@ class Group:
             from a collective's last arrival, so that another rank may have been waited for.
     """
 
-    def __init__(self, ranks: Sequence[Recorded], clocks: Sequence[Clock] | None = None) -> None:
+    def __init__(self, ranks: Sequence[waits.Recorded], clocks: Sequence[Clock] | None = None) -> None:
         self.ranks, self.clocks = ranks, clocks or [Clock()] * len(ranks)
         self.activities, steps = [], []
         for place, (recorded, clock) in enumerate(zip(ranks, self.clocks, strict=True)):
-            activities = activities_of(recorded)
+            activities = waits.activities_of(recorded)
             times = {name: clock.to_reference(getattr(activities, name)) for name in ("start_ns", "end_ns")}
             self.activities.append(replace(activities, **times))
             edges_ns = ["start_ns", "load_end_ns", "end_ns"]
@@ -337,7 +319,7 @@ class Group:
             of_met, met_ns = met[met["rank"] == place], np.full(len(activities), _NEVER)
             met_ns[of_met["activity"]] = of_met["last_ns"]
             loading = union(of_rank["start_ns"].to_numpy(), of_rank["load_end_ns"].to_numpy())
-            own, first = edges_of(activities, loading, met_ns), self.first[place]
+            own, first = waits.edges_of(activities, loading, met_ns), self.first[place]
             tail = own["tail"].where(own["tail"] < 0, own["tail"] + first)
             edges.append(own.assign(tail=tail, head=own["head"] + first, rank=place, across=False))
         # A collective has a node of its own: the moment at which the last rank enters it.
@@ -345,8 +327,8 @@ class Group:
         lasts = met["end_ns"] - met["last_ns"]
         whose = {"rank": met["rank"], "activity": met["activity"]}
         edges += [
-            make_edges(start, node, 0, COMMUNICATION).assign(**whose, across=False),
-            make_edges(node, start + 1, lasts, COMMUNICATION).assign(**whose, across=True),
+            waits.make_edges(start, node, 0, waits.COMMUNICATION).assign(**whose, across=False),
+            waits.make_edges(node, start + 1, lasts, waits.COMMUNICATION).assign(**whose, across=True),
         ]
         every = np.concatenate([*times_ns, met.drop_duplicates("number")["last_ns"]])
         joined = pd.concat(edges, ignore_index=True)
@@ -427,7 +409,7 @@ class Group:
         last = behind - first + 1
         lasts = [self._last(place, step, of_rank, start_ns) for place, of_rank in enumerate(ends_ns)]
         nodes, sink_ns, part, activity, rank = np.concatenate(lasts, axis=1)
-        sinks = make_edges(np.maximum(nodes - first + 1, 0), last, sink_ns, part)
+        sinks = waits.make_edges(np.maximum(nodes - first + 1, 0), last, sink_ns, part)
         sinks = sinks.assign(activity=activity, rank=rank, across=False)
         return pd.concat([mine, sinks], ignore_index=True), last + 1
 
@@ -446,9 +428,9 @@ class Group:
         since = activities.end_ns[lasts]
         latest = since == since.max(initial=start_ns)
         if not latest.any():  # nothing was recorded in it
-            return np.array([[-1], [end_ns - start_ns], [GAPS], [0], [rank]])
+            return np.array([[-1], [end_ns - start_ns], [waits.GAPS], [0], [rank]])
         ns = np.where(latest, end_ns - np.maximum(since, start_ns), 0)
-        part = np.where(activities.kind[lasts] == KERNEL, GAPS, HOST)
+        part = np.where(activities.kind[lasts] == waits.KERNEL, waits.GAPS, waits.HOST)
         nodes = self.order[self.first[rank] + 2 * lasts + 1]
         return np.stack([nodes, ns, part, lasts, np.full(len(lasts), rank)])
 
@@ -458,10 +440,10 @@ class Group:
         of_ranks: Any = pieces.groupby("rank")
         for rank, mine in of_ranks:
             recorded, activities = self.ranks[rank], self.activities[rank]
-            row, waits = activities.row[mine["activity"]], activities.kind[mine["activity"]] == WAIT
-            texts = recorded.kernels[list(TEXTS)].reindex(np.where(waits, -1, row)).astype(object)
+            row, waited = activities.row[mine["activity"]], activities.kind[mine["activity"]] == waits.WAIT
+            texts = recorded.kernels[list(waits.TEXTS)].reindex(np.where(waited, -1, row)).astype(object)
             texts = texts.set_axis(mine.index).rename(columns={"short_name": "kernel"})
-            texts["kernel"] = texts["kernel"].mask(waits, recorded.waits["name"].reindex(row).to_numpy())
+            texts["kernel"] = texts["kernel"].mask(waited, recorded.waits["name"].reindex(row).to_numpy())
             begin = mine["begin_ns"].to_numpy()
             times = {"start_ns": begin + self.clocks[rank].ahead_ns(begin), "duration_ns": mine["ns"]}
             part = mine["part"].map(_NAMES)

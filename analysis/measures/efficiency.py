@@ -51,9 +51,6 @@ def efficiency(study: Study, method: str = "corrected", group_by: Sequence[str] 
         method: corrected: costs are summed over the runs of a group before ratios are formed; published: as
             the reference computed it, of PyProf tables.
         group_by: fields of runs; by default the batch size and nodes, of traces each.
-
-    Raises:
-        UserError: the study holds no kernels (of the kind that the method is for).
     """
     only_traces = all(source.kind == "trace" for source in study.sources)
     names = list(group_by) or (["run"] if only_traces else ["batch", "nodes"])

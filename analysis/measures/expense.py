@@ -77,11 +77,7 @@ _MOST = [name for name in _OF_RANK if name.endswith("_gb")]
 
 @measure(COLUMNS)
 def expense(study: Study, by: Literal["run", "rank"] = "run") -> Answer:
-    """A row a configuration (runs of all profilers together), or a rank of one.
-
-    Raises:
-        UserError: the study holds no run that ended, or with ``by`` rank none that counts.
-    """
+    """A row a configuration (runs of all profilers together), or a rank of one."""
     of_all = ranks(study)  # first: a run whose tables are damaged does not count
     runs = spent(study)
     if runs.empty and study.only_traces:

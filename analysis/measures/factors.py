@@ -56,9 +56,6 @@ def factors(study: Study, factors: Sequence[str] = ()) -> Answer:
 
     Args:
         factors: the fields that may vary; none: any.
-
-    Raises:
-        UserError: there is nothing to compare, nothing varies, or a field varies that is not in ``factors``.
     """
     what, observations = responses(study)
     rows = effects(observations, factors)

@@ -183,9 +183,6 @@ def hotspots(study: Study, top: int = 5, run: str | None = None) -> Answer:
     Args:
         top: so many kernels, and functions.
         run: the id of the run under the torch profiler; None: the first whose point had counters read.
-
-    Raises:
-        UserError: no run under the torch profiler, none of this id, or no kernels in it.
     """
     timing, counting = _chosen(study, run)
     hot = kernels.figures(study, [timing], ("kernel", "class"))

@@ -372,9 +372,6 @@ def kernels(
         metric: duration, or flops-efficiency, by which they are ordered or compared.
         summary: of two runs what their difference consists of.
         top: so many rows of each run.
-
-    Raises:
-        UserError: a study has no kernels, or several runs have where one is compared.
     """
     durations, published = metric == "duration", method == "published"
     if by and published:

@@ -103,9 +103,6 @@ def scaled(
     Args:
         scaling: weak or strong; None: the kind that compares more configurations.
         explain: with the effect of each correction of the published method.
-
-    Raises:
-        UserError: nothing in the study can answer.
     """
     if study.of_kind("trace") and not study.of_kind("run", "pyprof") and not study.tau_intervals:
         return traced.answer(study, scaling)

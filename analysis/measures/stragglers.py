@@ -79,11 +79,7 @@ _CAPTION = "Lateness: how long the other ranks waited for this one; negative: it
 
 @measure(COLUMNS)
 def stragglers(study: Study, by: str = "rank") -> Answer:
-    """A row for each rank of the runs of several ranks; by ``step`` for each rank and step.
-
-    Raises:
-        UserError: no run of several ranks has steps whose lateness is known.
-    """
+    """A row for each rank of the runs of several ranks; by ``step`` for each rank and step."""
     runs = of_several_ranks(study)
     if not runs:
         raise UserError(f"{study.path} holds no run of several ranks: a single rank has no stragglers")

@@ -377,9 +377,6 @@ def tau_batches(study: Study, startup: Sequence[Path] = (), batches: int | None 
         study: its path is the profile's.
         startup: profiles of runs of one step.
         batches: steps of the run, where nothing in the profile says it.
-
-    Raises:
-        UserError: no profile of TAU, or nothing in it says how long a step is.
     """
     profile, starts = _read(study), [_read(Study(path)) for path in startup]
     rows = [

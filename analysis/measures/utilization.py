@@ -115,11 +115,7 @@ def _mean(values: np.ndarray, weights: np.ndarray) -> float:
 
 @measure(COLUMNS)
 def utilization(study: Study) -> Answer:
-    """A row a rank and device of each profiled run.
-
-    Raises:
-        UserError: no run has kernels in steps that a profiler recorded.
-    """
+    """A row a rank and device of each profiled run."""
     found = [frame for _, frame in study.each(study.recorded, lambda source: _of_run(study, source))]
     if not found or all(frame.empty for frame in found):
         needs = "this needs a profiled run (profile: torch)"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.measures.utilization import notable, of_device
+from analysis.measures.utilization import by_device, notable, of_device
 from profiling import tables, tools
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_sweep_record
@@ -139,8 +139,11 @@ def test_the_speedup_of_a_strong_sweep_is_over_one_gpu_with_the_same_global_batc
 
 def test_a_real_trace_by_every_nanosecond(shared_data):
     path = shared_data / "kineto/resnet_kineto.json.gz"
-    (found,) = run(MODULE, path, "--format", "json").json
-    table = tools.read(path).tables["kernels"].to_pandas()
+    converted = tools.read(path).tables["kernels"]
+    ((_, of_gpu),) = by_device(converted).items()
+    window = np.array([of_gpu["start_ns"].min()]), np.array([of_gpu["end_ns"].max()])
+    found = of_device(of_gpu, window)
+    table = converted.to_pandas()
     table = table[~table["class"].isin(["memcpy", "memset"])]
     edges = [(row.start_ns, row.blocks_per_sm) for row in table.itertuples()]
     edges += [(row.start_ns + row.duration_ns, -row.blocks_per_sm) for row in table.itertuples()]
@@ -161,14 +164,13 @@ def test_results_without_a_profiler_are_one_line(tmp_path):
     assert "needs a profiled run" in one_line_error(run(MODULE, tmp_path))
 
 
-@pytest.mark.parametrize("command", ["utilization", "activities"])
-def test_a_device_whose_events_are_not_known_is_no_cpu(tmp_path, command):
+def test_a_device_whose_events_are_not_known_is_no_cpu(tmp_path):
     trace = Trace()
     trace.host("aten::mm", 0, 10, more=tensors([2, 2], [2, 2]))
     trace.events.append(
         {"ph": "X", "cat": "mtia_ccp_events", "name": "fc", "pid": 17, "tid": 1, "ts": 20, "dur": 5}
     )
-    said = one_line_error(run(f"analysis.{command}", trace.write(tmp_path / "trace.json")))
+    said = one_line_error(run("analysis.activities", trace.write(tmp_path / "trace.json")))
     assert "mtia_ccp_events" in said and "CPU" not in said
 
 
