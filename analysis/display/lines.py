@@ -14,21 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.display.plots import (
-    GREY,
-    LOG,
-    PALETTE,
-    SYMBOLS,
-    Figure,
-    axis_of_counts,
-    beside_ticks,
-    error_bars,
-    escaped,
-    is_drawn,
-    layout,
-    outlined,
-    plain_numbers,
-)
+from analysis.display import plots
 from jobs.run_fields import FACTOR
 
 CUT = "Error bars are cut at the upper edge."
@@ -145,18 +131,18 @@ def _layout(
 
     columns, rows = levels(facts, encoding.columns), levels(facts, encoding.rows)
     above, beside = (
-        [escaped(name(factor, level)) for level in some] if factor else None
+        [plots.escaped(name(factor, level)) for level in some] if factor else None
         for factor, some in ((encoding.columns, columns), (encoding.rows, rows))
     )
     grid = make_subplots(
         len(rows), len(columns), shared_xaxes="all", shared_yaxes="all", column_titles=above,
         row_titles=beside, horizontal_spacing=_GAP, vertical_spacing=_GAP_BELOW,
     ).layout.to_plotly_json()  # fmt: skip
-    whole = layout(title)
+    whole = plots.layout(title)
     whole["height"] += _ROW * (len(rows) - 1)
     whole["margin"] = {**whole["margin"], "r": whole["margin"]["r"] + _ROW_TITLE * bool(encoding.rows)}
     whole["annotations"] = [{**one, "font": {"size": 12}} for one in grid.get("annotations", ())]
-    yaxis = {"title": beside_ticks(unit), "rangemode": "tozero"}
+    yaxis = {"title": plots.beside_ticks(unit), "rangemode": "tozero"}
     for key, axis in grid.items():
         if "axis" in key:
             common = dict(xaxis if key.startswith("x") else yaxis)
@@ -194,7 +180,7 @@ THROUGHPUT = Axes(*AGAINST_RANKS, "images_per_s", "images/s", "Throughput", log=
 EFFICIENCY = Axes(*AGAINST_RANKS, "scaling_efficiency_pct", "% of ideal", "Scaling efficiency", ideal=True)
 
 
-def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> Figure:
+def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> plots.Figure:
     """A line for each combination of the levels that the chart shows.
 
     Args:
@@ -214,18 +200,18 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> F
             if len(here):
                 words = [name(factor, shown[factor]) for factor in encoding.shown]
                 # In the legend, which all panels share, what these show is not named.
-                label = escaped(", ".join(words[: bool(encoding.colour) + bool(encoding.dash)]))
+                label = plots.escaped(", ".join(words[: bool(encoding.colour) + bool(encoding.dash)]))
                 is_new = all(trace["legendgroup"] != label for trace in traces)
                 look = {**_look(hue), "legendgroup": label, "showlegend": bool(label) and is_new, **on}
                 look["line"] = {**look["line"], "dash": DASHES[dash]}
-                traces += _line(here, axes, escaped(", ".join(words) or axes.title), look)
+                traces += _line(here, axes, plots.escaped(", ".join(words) or axes.title), look)
     ideal = _ideal(traces, axes, [on for _, on in panels])
-    counts = axis_of_counts(points[axes.x], axes.x_title)
+    counts = plots.axis_of_counts(points[axes.x], axes.x_title)
     whole = _layout(axes.title, counts, axes.unit, facts, encoding, name)
     highest = max([points[axes.y].max(), *(y for trace in ideal for y in trace["y"])])
     of_y: dict[str, Any] = {}
     if axes.log and points[axes.x].nunique() > 1:
-        of_y = LOG
+        of_y = plots.LOG
     elif axes.ideal and not axes.log:
         # Ticks at 0, 50 and 100 %. Error bars may not make the points a line at zero.
         reach = points.get(f"{axes.y}_high", pd.Series(dtype=float)).astype(float)
@@ -238,8 +224,8 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> F
 
 
 def _look(hue: int) -> dict[str, Any]:
-    colour = PALETTE[hue % len(PALETTE)]
-    marker = {"symbol": SYMBOLS[hue % len(SYMBOLS)], "size": 8, "color": colour}
+    colour = plots.PALETTE[hue % len(plots.PALETTE)]
+    marker = {"symbol": plots.SYMBOLS[hue % len(plots.SYMBOLS)], "size": 8, "color": colour}
     return {"marker": marker, "line": {"color": colour, "width": 2}}
 
 
@@ -273,14 +259,14 @@ def _line(points: pd.DataFrame, axes: Axes, name: str, look: Mapping[str, Any]) 
 
 def _member(points: pd.DataFrame, axes: Axes) -> dict[str, Any]:
     """A configuration's points, with its intervals as far as they are known."""
-    x, y = plain_numbers(points[axes.x]), plain_numbers(points[axes.y])
+    x, y = plots.plain_numbers(points[axes.x]), plots.plain_numbers(points[axes.y])
     member = {"facts": points["facts"].iloc[0], "x": x, "y": y}
     if any(points["sizes"]):
         member["customdata"] = points["sizes"].tolist()
     low = points.get(f"{axes.y}_low")
     if low is None or not np.isfinite(low.astype(float)).any():
         return member
-    return {**member, "error_y": error_bars(points[axes.y], low, points[f"{axes.y}_high"])}
+    return {**member, "error_y": plots.error_bars(points[axes.y], low, points[f"{axes.y}_high"])}
 
 
 def spread(members: Sequence[Mapping[str, Any]]) -> tuple[list, list, list, list]:
@@ -298,7 +284,7 @@ def _ideal(
     look: dict[str, Any] = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
     if axes.ideal and not axes.log:
         xs = sorted({x for trace in traces for x in trace["x"]})
-        look |= {"name": "ideal", "line": {"dash": "dot", "color": GREY, "width": 1.5}}
+        look |= {"name": "ideal", "line": {"dash": "dot", "color": plots.GREY, "width": 1.5}}
         return [{"x": xs, "y": [100] * len(xs), **look, **on} for on in panels]
     drawn = [
         trace for trace in traces
@@ -329,7 +315,7 @@ def stacked(
     of: str,
     name: Name,
     names: Mapping[str, str] | None = None,
-) -> Figure:
+) -> plots.Figure:
     """What each part takes, by number of ranks; parts below 0 go down.
 
     Args:
@@ -344,7 +330,7 @@ def stacked(
     totals: list[dict[str, Any]] = []
     for shown, on in _panels(facts, encoding):
         here = points[_in(facts, shown)]
-        parts = [part for part in colours if part in here and is_drawn(here[part])]
+        parts = [part for part in colours if part in here and plots.is_drawn(here[part])]
         # What one configuration has as a whole, another has in its parts: all count in each mean, so that
         # the means of the parts add up to that of the totals.
         here = here.dropna(subset=parts, how="all").fillna(dict.fromkeys(parts, 0.0))
@@ -354,32 +340,32 @@ def stacked(
             new = all(one["name"] != words for one in traces)
             bar: dict[str, Any] = {
                 "type": "bar",
-                "marker": outlined(colours[part]),
+                "marker": plots.outlined(colours[part]),
                 "showlegend": new,
                 "legendgroup": words,
             }
             traces.append(trace | bar | on)
         if here["ranks"].duplicated().any():
             trace, (lowest, highest) = _mean(here, here[parts].sum(axis=1), "total", of)
-            ends = {**error_bars(trace["y"], lowest, highest), "color": GREY}
+            ends = {**plots.error_bars(trace["y"], lowest, highest), "color": plots.GREY}
             look: dict[str, Any] = {
                 "mode": "markers",
-                "marker": {"symbol": "diamond", "size": 7, "color": GREY},
+                "marker": {"symbol": "diamond", "size": 7, "color": plots.GREY},
             }
             look |= {"name": "total, lowest to highest", "error_y": ends, "showlegend": not totals}
             totals.append(trace | look | on)
-    order = {"categoryorder": "array", "categoryarray": plain_numbers(sorted(points["ranks"].unique()))}
-    axis = {"title": beside_ticks("ranks"), "type": "category", **order}
+    order = {"categoryorder": "array", "categoryarray": plots.plain_numbers(sorted(points["ranks"].unique()))}
+    axis = {"title": plots.beside_ticks("ranks"), "type": "category", **order}
     whole = _layout(title, axis, of, facts, encoding, name)
     return {"data": [*traces, *totals], "layout": {**whole, "barmode": "relative"}}
 
 
 def _mean(points: pd.DataFrame, values: pd.Series, name: str, of: str) -> tuple[dict[str, Any], tuple]:
     """For each number of ranks the mean of the configurations; and the lowest and highest of them."""
-    ranks = plain_numbers(points["ranks"])
+    ranks = plots.plain_numbers(points["ranks"])
     members = [
         {"facts": facts, "x": [count], "y": [value]}
-        for facts, count, value in zip(points["facts"], ranks, plain_numbers(values), strict=True)
+        for facts, count, value in zip(points["facts"], ranks, plots.plain_numbers(values), strict=True)
     ]
     x, mean, lowest, highest = spread(members)
     hover = f"%{{x}} ranks<br>{name}: %{{y:.2f}} {of}<extra></extra>"

@@ -5,7 +5,6 @@ A measure exports its columns as a tuple of :class:`Metric`. The names of the da
 are all derived from it.
 """
 
-import io
 import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -172,7 +171,6 @@ OF_A_RUN = (RUN, *(FIELDS[name] for name in FIELDS_OF_RUNS), FIELDS["repetition"
 RANK = Metric("rank", "rank in the job, from 0", key=True)
 NODE = Metric("node", "host of the rank", text=True, key=True)
 CONFIGURATION = Metric("configuration", "the values in which it differs from the others", text=True, key=True)
-RUNS = Metric("runs", "number of runs averaged")
 STEP = Metric("step", "step of the run, from 0", key=True)
 
 
@@ -278,26 +276,18 @@ def explain_columns(groups: Mapping[str, Sequence[Metric]], names: Sequence[str]
     Raises:
         UserError: there is no such column; the nearest is named.
     """
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
-
-    if names:
-        groups = _of_names(groups, names)
-    width = min(110, shutil.get_terminal_size((112, 24)).columns - 2)
-    console = Console(file=io.StringIO(), width=max(60, width), highlight=False, markup=False)
+    groups = _of_names(groups, names) if names else groups
+    width = max(60, min(110, shutil.get_terminal_size((112, 24)).columns - 2))
+    lines = []
     for of, metrics in groups.items():
-        table = Table.grid("", "", padding=(0, 2))
-        table.columns[0].no_wrap = True
-        for one in metrics:
-            table.add_row(Text(one.label), Text(one.description))
-        console.print(of, "", Padding(table, (0, 0, 1, 4)), sep="\n")
+        longest = max(len(one.label) for one in metrics)
+        texts = [f"    {one.label:<{longest}}  {one.description}" for one in metrics]
+        wrapped = [textwrap.fill(text, width, subsequent_indent=" " * (longest + 6)) for text in texts]
+        lines += [textwrap.fill(of, width), "", *wrapped, ""]
     used = {metric.interval for metrics in groups.values() for metric in metrics}
     if kinds := "; ".join(f"{kind}: {meaning}" for kind, meaning in _KINDS.items() if kind in used):
-        console.print(f"In brackets: kind of the interval from _low to _high. {kinds}.")
-    lines = console.file.getvalue().rstrip().split("\n")  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in lines)
+        lines.append(textwrap.fill(f"In brackets: kind of the interval from _low to _high. {kinds}.", width))
+    return "\n".join(lines).rstrip()
 
 
 def _of_names(groups: Mapping[str, Sequence[Metric]], names: Sequence[str]) -> dict[str, list[Metric]]:

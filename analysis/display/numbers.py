@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jobs.run_fields import FACTOR, ROLES, as_text
@@ -15,16 +15,14 @@ _LEAST = 0.5e-8  # what is less is 0, up to rounding
 _SMALL = 1e-4  # below it nobody counts the zeros
 
 
-def sortable(key: Sequence[Any]) -> tuple:
-    """A sort key for fields: numbers by value, what is not known last."""
-    return tuple((value is None, isinstance(value, str), value if value is not None else 0) for value in key)
-
-
 def in_order(frame: "pd.DataFrame", names: Iterable[str]) -> "pd.DataFrame":
     """The rows in the order of these columns, if they are there: numbers by value, unknown ones last."""
     rows = frame[[name for name in names if name in frame]]
     rows = rows.astype(object).where(rows.notna(), None)
-    keys = [sortable(row) for row in rows.itertuples(index=False, name=None)]
+    keys = [
+        [(value is None, isinstance(value, str), 0 if value is None else value) for value in row]
+        for row in rows.itertuples(index=False, name=None)
+    ]
     return frame.iloc[sorted(range(len(frame)), key=keys.__getitem__)].reset_index(drop=True)
 
 

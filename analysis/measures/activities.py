@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import orjson
 import pandas as pd
@@ -72,7 +71,7 @@ _OF_KERNELS = """
 select {levels} device >= 0 as on_gpu, coalesce(name::varchar, '(without a name)') as name,
     "class"::varchar as "class", count(*) as calls, sum(duration_ns)::double / 1e9 as time_s,
     min(duration_ns) / 1e3 as min_us, max(duration_ns) / 1e3 as max_us
-from {kernels} where duration_ns >= 0 group by all order by time_s desc, "class"
+from kernels where duration_ns >= 0 group by all order by time_s desc, "class"
 """
 
 
@@ -81,20 +80,12 @@ def of_kernels(kernels: pa.Table | Sequence[Path], by: Sequence[str] = ()) -> pd
 
     Args:
         by: ``rank``, ``step``: rows for each.
-
-    Raises:
-        UserError: a file is damaged.
     """
     connection = database.connect()
+    files = isinstance(kernels, Sequence)
+    relation = connection.read_parquet([*map(str, kernels)]) if files else connection.from_arrow(kernels)
     levels = "".join(f"{BY[name]} as {name}, " for name in by)
-    paths = {"paths": [str(path) for path in kernels]} if isinstance(kernels, Sequence) else {}
-    if not paths:
-        connection.register("kernels", kernels)
-    sql = _OF_KERNELS.format(levels=levels, kernels="read_parquet($paths)" if paths else "kernels")
-    try:
-        rows = connection.execute(sql, paths).df()
-    except (duckdb.Error, OSError) as error:
-        raise UserError(f"a table is damaged or truncated ({str(error).splitlines()[0]})") from None
+    rows = relation.query("kernels", _OF_KERNELS.format(levels=levels)).df()  # type: ignore[union-attr]
     rows["type"] = np.where(rows.pop("on_gpu") != False, GPU, CPU)  # noqa: E712
     copies = rows["class"].isin(_COPIES) & (rows["type"] == GPU)
     kinds = rows["name"].map(lambda name: short_name(name).replace("Mem", "mem", 1))
@@ -137,8 +128,9 @@ def _finished(rows: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     whole = joined.groupby(keys[:-1], dropna=False)["time_s"].transform("sum")
     joined["time_pct"] = 100 * joined["time_s"] / whole.where(whole > 0)
     frame = joined.reset_index()
-    frame = frame.assign(order=frame["type"].map(_TYPES.index), last=-frame["time_s"])
-    frame = frame.sort_values([*by, "order", "last", "name"], na_position="first", kind="stable")
+    frame["order"] = frame["type"].map(_TYPES.index)
+    keys, ascending = [*by, "order", "time_s", "name"], [*(True for _ in by), True, False, True]
+    frame = frame.sort_values(keys, ascending=ascending, na_position="first", kind="stable")
     return frame[[*by, *names_of(METRICS)]].reset_index(drop=True)
 
 
@@ -215,9 +207,8 @@ def activities_of(study: Study, by: Sequence[str] = ()) -> pd.DataFrame:
 
     def of_source(source: Source) -> pd.DataFrame:
         with reading(source):
-            if source.kind == "pyprof":
-                return of_kernels(tools.read(source.path, "pyprof").tables["kernels"], by)
-            return of_kernels(source.tables("kernels"), by)
+            read = tools.read(source.path, "pyprof").tables if source.kind == "pyprof" else None
+            return of_kernels(read["kernels"] if read else source.tables("kernels"), by)
 
     found = study.each(filter(has_kernels, study.sources), of_source)
     frames = [rows.assign(run=source.id) for source, rows in found]

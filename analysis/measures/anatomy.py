@@ -54,7 +54,6 @@ DURATIONS = (
         for stage, (head, name) in STAGES_SHOWN.items()
     ),
     Metric("attributed_ms", "median of the profiled steps, without warmup", table=False),
-    Metric("startup_s", "start of the process to first step, slowest rank", table=False),
 )  # fmt: skip
 TAU_STEP = Metric("tau_step_ms", "published estimate of the step duration", "TAU\nestimate")
 
@@ -74,12 +73,6 @@ def batches(study: Study) -> Answer:
         raise study.nothing(f"{study.path} holds no step durations{how}")
     if few := int(frame["step_ms_low"].isna().sum()):
         study.note("few_steps", n=few, of=len(frame))
-    started = {
-        source.id: max(rank.startup_ns for rank in source.manifest.ranks) / 1e9
-        for source in study.sources
-        if source.manifest
-    }
-    frame["startup_s"] = frame["run"].map(started)
     frame = pd.concat([frame, published.astype(object)], ignore_index=True)
     frame = frame.astype(dict.fromkeys(("steps", "warmup_dropped", "steady_steps"), "Int64"))
     ordered = in_order(frame, (*ID_FIELDS, *study.own_factors, "repetition"))

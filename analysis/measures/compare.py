@@ -52,7 +52,6 @@ METRICS = (
     Metric("detectable_pct", "slowdown that so many runs would have shown in 4 of 5 cases", table=False),
     Metric("runs_a", "number of runs of A", "runs\nof A", priority=0),
     Metric("runs_b", "number of runs of B", "runs\nof B", priority=0),
-    Metric("runs_enough", "runs per side that would show such an effect in 4 of 5 cases", table=False),
     Metric("least_effect_pct", "kind combined, if effects differ (F test, 1 %): the lowest"),
     Metric("most_effect_pct", "the same: highest effect"),
 )  # fmt: skip
@@ -374,7 +373,6 @@ def differences(pairs: pd.DataFrame) -> pd.DataFrame:
             combined = pd.DataFrame([{"kind": "combined", "quantity": _OF_ALL, **_tested(strata, 1)}])
             figures.append(combined.assign(verdict=_verdicts(combined)))
     rows = pd.concat(figures).sort_values("kind", key=lambda kinds: kinds.map(KINDS.index), kind="stable")
-    rows["runs_enough"] = rows["runs_enough"].astype("Int64")
     return rows.drop(columns=["least_p", "calls_a", "calls_b"]).reset_index(drop=True)
 
 
@@ -389,9 +387,6 @@ def _tested(strata: Sequence[two_samples.Stratum], tests: int) -> dict[str, Any]
         "detectable_pct": effect.detectable_pct,
         "runs_a": sum(len(of_a) for of_a, _ in strata),
         "runs_b": sum(len(of_b) for _, of_b in strata),
-        "runs_enough": two_samples.runs_enough(strata[0], effect.effect_pct, tests)
-        if len(strata) == 1
-        else None,
         "least_effect_pct": least,
         "most_effect_pct": most,
         "least_p": tests * two_samples.least_p_value([(len(of_a), len(of_b)) for of_a, of_b in strata]),

@@ -10,14 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from analysis.display.metrics import IN_RUN, Metric, columns, filled, names_of, records
-from analysis.display.numbers import OPEN, is_unusable
-from analysis.display.terminal import Answer, Part
+from analysis.display.metrics import IN_RUN, Metric, columns, names_of
+from analysis.display.terminal import Answer
 from analysis.frames.kernel_sums import kernel_sums, query
 from analysis.frames.measure import measure
 from analysis.frames.study import Source, Study
 from analysis.measures import kernels, peaks
 from analysis.measures.kernels import BY
+from analysis.measures.scaled import without_unusable_intervals
 from analysis.statistics import estimates
 from profiling import schemas
 from profiling.cost.classify import classify, short_name
@@ -204,15 +204,10 @@ def hotspots(study: Study, top: int = 5, run: str | None = None) -> Answer:
         functions = _functions(_table(study, counting, "intervals"), counters, top)
         rows = pd.concat([rows, functions], ignore_index=True)
     rows = rows.reindex(columns=names_of(METRICS)).astype(object)
-    # A kernel takes no negative time: an interval that reaches there says nothing.
-    ends, readable = ["ms_per_step_low", "ms_per_step_high"], rows.copy()
-    figures = rows[["ms_per_step", *ends]].astype(float)
-    readable.loc[is_unusable(*(figures[name] for name in figures)), ends] = OPEN
-    usable = records(readable)
-    shown = filled(columns([metric for metric in METRICS if metric.table]), usable)
     caption = "Times: profiled steps" + (f"; counters: {tool}, another run" if tool else "")
-    part = Part("Hottest kernels", usable, shown, caption)
-    return Answer(rows, METRICS, [part])
+    # A kernel takes no negative time: an interval that reaches there says nothing.
+    usable = without_unusable_intervals(rows)
+    return Answer(rows, METRICS, title="Hottest kernels", caption=caption, notable=usable)
 
 
 def _intervals(study: Study, timing: Source, hot: pd.DataFrame) -> pd.DataFrame:

@@ -15,9 +15,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.display.metrics import IN_RUN, RANK, Metric, columns, fields, names_of, records, telling
+from analysis.display.metrics import IN_RUN, RANK, Metric, fields, names_of, telling
 from analysis.display.numbers import in_order
-from analysis.display.terminal import Answer, Part
+from analysis.display.terminal import Answer
 from analysis.frames.kernel_sums import query
 from analysis.frames.load import no_result
 from analysis.frames.measure import measure
@@ -343,11 +343,7 @@ def answer(study: Study) -> Answer:
     """The answer of ``analysis.communication`` for TAU tables."""
     rows = messages(study)
     named = [*ID_FIELDS, *(name for name in _MORE_FIELDS if name in rows)]
-    repeated = (rows["runs"] > 1).any()
-    figures = columns(
-        [*fields(telling(records(rows), named)), *(one if repeated else one.alone for one in CALLS[1:])]
-    )
-    return Answer(rows, [*fields((*named, "world_size")), *CALLS], [Part("MPI (TAU)", rows, figures)])
+    return Answer(rows, [*fields((*named, "world_size")), *CALLS], title="MPI (TAU)")
 
 
 # --- the duration of a step, by a profile -----------------------------------------------------------------

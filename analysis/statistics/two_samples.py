@@ -18,7 +18,6 @@ from analysis.statistics import estimates
 SIGNIFICANCE = 0.05
 POWER = 0.80
 _UNLIKE = 0.01  # significance of the F test, which unequal scatter makes too easily significant
-MOST_RUNS = 20  # a side, that runs_enough considers
 _SIMULATIONS = 4000
 _MOST_ELEMENTS = 2_000_000  # of one simulation, for its memory and time
 
@@ -149,20 +148,6 @@ def detectable_pct(strata: Sequence[Stratum], tests: int = 1) -> float:
     """
     cut = rejected_counts(_shapes(strata), SIGNIFICANCE / tests)
     return 100 * math.expm1(_scatter(strata) * _detectable_shift(_shapes(strata), cut)) if cut else math.nan
-
-
-def runs_enough(stratum: Stratum, effect_pct: float, tests: int) -> int | None:
-    """How many runs a side would find such an effect on a configuration in 4 of 5 cases.
-
-    None: more than :data:`MOST_RUNS`, or how much runs scatter is not known.
-    """
-    scatter = _scatter([stratum])
-    for runs in range(runs_needed(tests), MOST_RUNS + 1):
-        shapes = ((runs, runs),)
-        shift = _detectable_shift(shapes, rejected_counts(shapes, SIGNIFICANCE / tests))
-        if scatter * shift <= abs(math.log1p(effect_pct / 100)):
-            return runs
-    return None
 
 
 def _shapes(strata: Sequence[Stratum]) -> Shapes:

@@ -80,11 +80,6 @@ def test_of_too_few_runs_there_is_no_verdict_and_no_interval(tmp_path, runs):
     said = found("analysis.compare", tmp_path / "a", tmp_path / "b")
     assert said["few_runs"] == {"n": 1, "of": 1, "least": 4}
     assert said["compared"]["verdict"] == "too few runs"
-    # Found by simulation in 4 of 5 cases: with 4 a side, the fewest with which the test can find anything.
-    assert row["runs_enough"] == ("4" if runs > 1 else "")
-    # As large an effect takes as many runs, whether the step became longer or shorter.
-    back = run("analysis.compare", tmp_path / "b", tmp_path / "a", "--format", "csv")
-    assert [row["runs_enough"] for row in back.csv] == [row["runs_enough"] for row in ran.csv]
 
 
 def test_kernels_of_profiled_runs_are_compared(tmp_path):
