@@ -34,12 +34,7 @@ PART = Metric("part", "class of kernels, collectives, copies, host, launches, ..
 # No heading says step: the figures of a trace without steps are of the whole recording.
 METRICS = (
     Metric("steady_steps", "steps averaged: recorded, without warmup", table=False),
-    Metric(
-        "step_ms",
-        "mean step duration, from the last rank's start to the last rank's end",
-        "duration\nms",
-        priority=0,
-    ),
+    Metric("step_ms", "mean step, from the last start to the last end of a rank", "duration\nms", priority=0),
     Metric("path_ms", "time on the critical path; the parts sum to step_ms", "on path\nms"),
     Metric("path_pct", "path_ms in percent of the step", "on path\n%", places=1),
     Metric("pieces", "number of pieces of the path per step", places=1, priority=0),
@@ -510,8 +505,6 @@ def _slowest(study: Study) -> Source:
     if not runs:
         raise study.nothing("no run has profiled steps")
     most = max(source.ranks for source in runs)
-    each = study.each(
-        [source for source in runs if source.ranks == most], lambda source: series_of(study, source)
-    )
+    each = study.each([source for source in runs if source.ranks == most], partial(series_of, study))
     steps = [(np.median(series.step_ns), source) for source, series in each if len(series.step_ns)]
     return max(steps, key=lambda step: step[0], default=(0.0, runs[0]))[1]

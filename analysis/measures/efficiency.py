@@ -200,18 +200,16 @@ def use_of_device(points: pd.DataFrame, group: pd.Series, parts: Parts) -> pd.Da
         for name, peak, unit in (("tflops_per_s", "flops_per_s", 1e12), ("gb_per_s", "bytes_per_s", 1e9)):
             peaks = by_group[prefix + peak]
             frame[f"{kind}_{name}"] = peaks.first().where(peaks.nunique(dropna=False) == 1) / unit
-    profiled = points[points["profiled"].map(len) > 0].groupby(group)
-    ratios = {key: perturbation(of) for key, of in profiled}
+    ratios = {key: perturbation(of) for key, of in points[points["profiled"].map(len) > 0].groupby(group)}
     # A trace of several ranks without a collective is not "0 ms exposed".
     names = [name for name in ("exposed_communication", "overlapped_communication") if name in parts]
     known = pd.DataFrame({f"{name}_ms": parts[name][0] / 1e6 for name in names}, points.index).fillna(0.0)
     of_all = known.any(axis=1).groupby(group).all()
-    frames: list[pd.DataFrame | pd.Series] = [
+    return frame.join([
         pd.DataFrame.from_dict(ratios, "index"),
         known.groupby(group).mean().loc[of_all[of_all].index],
         _kernel_figures(points[points["kernel_ns"].notna().groupby(group).transform("all")], group),
-    ]
-    return frame.join(frames)
+    ])  # fmt: skip
 
 
 def _of_step(

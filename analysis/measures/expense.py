@@ -49,10 +49,8 @@ METRICS = (
     Metric("processors_w", "mean power of the processors of a node", "CPU W\nper node"),
     Metric("energy_note", "reason why an energy is missing", text=True, table=False),
     *_START,
-    Metric("node_hours_per_million_images", "node-hours of 1e6 images, at the images/s of its steady steps",
-           "node-hours/\n1e6 images"),
-    Metric("kwh_per_million_images", "energy of GPUs and processors for 1e6 images, as far as it is metered",
-           "kWh/\n1e6 images"),
+    Metric("node_hours_per_million_images", "at the images/s of its steady steps", "node-hours/\n1e6 images"),
+    Metric("kwh_per_million_images", "energy of GPUs and processors, if metered", "kWh/\n1e6 images"),
     Metric("node_hours", "nodes x wall time of the runs used", "node\nhours"),
     Metric("failed_node_hours", "nodes x wall time of failed runs", "node hours\nfailed"),
 )  # fmt: skip

@@ -34,11 +34,9 @@ METRICS = (
     Metric("signal_to_noise_db", "range over its levels of Taguchi's signal-to-noise ratio",
            "signal to\nnoise, dB", priority=0),
     Metric("rank_by_signal", "rank by signal_to_noise_db", table=False),
-    Metric("omega_squared", "share of the variance that it explains (analysis of variance, type II)",
-           "omega squared", places=3),
+    Metric("omega_squared", "share of the variance (type II analysis)", "omega squared", places=3),
     Metric("f_value", "F statistic", table=False),
-    Metric("p_value", "F test, corrected for the number of tests (Holm 1979)", "p", show=probability,
-           priority=2),
+    Metric("p_value", "F test, corrected by Holm (1979)", "p", show=probability, priority=2),
 )  # fmt: skip
 COLUMNS = {"Columns:": METRICS}
 # Corrected p up to which an effect is one.

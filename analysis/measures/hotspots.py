@@ -59,17 +59,17 @@ def _chosen(study: Study, run: str | None) -> tuple[Source, Source | None]:
         UserError: no run under the torch profiler, or none of this id.
     """
     runs = study.of_kind("run")
-    counting: dict[str, Source | None] = {}
-    timed = [one for one in runs if one.fields["profile"] == "torch"]
-    for timing in timed:
-        of_point = [one for one in runs if one.fields["profile"] in TOOLS and one.point == timing.point]
-        counting[timing.id] = min(of_point, key=lambda one: TOOLS.index(one.fields["profile"]), default=None)
+    timed = {one.id: one for one in runs if one.fields["profile"] == "torch"}
+    counted = [one for tool in TOOLS for one in runs if one.fields["profile"] == tool]
+    counting = {
+        timing: next((one for one in counted if one.point == of.point), None) for timing, of in timed.items()
+    }
     if not timed:
         raise UserError(f"{study.path} holds no kernels of a run under the torch profiler (jobs.hotspots)")
-    if run is not None and run not in counting:
-        raise UserError(f"--run: {study.path} holds no such run {run!r}{did_you_mean(run, counting)}")
-    chosen = next((one for one in timed if one.id == run or (not run and counting[one.id])), timed[0])
-    return chosen, counting[chosen.id]
+    if run is not None and run not in timed:
+        raise UserError(f"--run: {study.path} holds no such run {run!r}{did_you_mean(run, timed)}")
+    chosen = run or next((timing for timing in timed if counting[timing]), next(iter(timed)))
+    return timed[chosen], counting[chosen]
 
 
 def _table(study: Study, source: Source | None, name: str) -> pd.DataFrame:

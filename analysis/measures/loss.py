@@ -33,8 +33,7 @@ def _part(name: str, header: str, meaning: str, interval: str = "", detail: bool
     return Metric(f"loss_{name}_pct", meaning, header, interval, places=1, detail=detail)
 
 
-_LOSS = Metric("loss_pct", "loss relative to ideal scaling from the baseline: 100 - scaling efficiency",
-               "lost", CONFIDENCE, places=1)  # fmt: skip
+_LOSS = Metric("loss_pct", "100 - scaling efficiency", "lost", CONFIDENCE, places=1)  # fmt: skip
 # Communication is divided further where all ranks' collectives are known, idle time where launches are.
 _KEPT = {
     "compute": ("compute", "computation (negative: it shrank)"),

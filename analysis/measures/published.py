@@ -99,10 +99,8 @@ def _tables(study: Study, names: Sequence[str] = ID_FIELDS) -> pd.DataFrame:
 
 
 SCALED_METRICS = (
-    Metric("step_duration_s", "published step duration: the least of TAU's, nvprof's and PyProf's",
-           "step\ns"),
-    Metric("flops_efficiency_of_step_pct", "FLOPs in 25 steps over the peak", "FLOPS eff. %\nof step",
-           places=2),
+    Metric("step_duration_s", "the least of TAU's, nvprof's and PyProf's estimates", "step\ns"),
+    Metric("flops_efficiency_of_step_pct", "FLOPs in 25 steps / peak", "FLOPS eff. %\nof step", places=2),
     Metric("bandwidth_efficiency_of_step_pct", "bytes in 25 steps over the peak", "bandw. eff. %\nof step",
            places=2),
 )  # fmt: skip

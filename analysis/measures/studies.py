@@ -267,11 +267,7 @@ _OF_A_STAGE = (
     Metric("intensity_flop_per_byte", "FLOPs divided by bytes", "FLOP\nper byte"),
     Metric("bound", "compute or bandwidth: the roof that limits it", "bound by", text=True),
     Metric("roof_pct", "achieved share of the roof, with the datasheet's peaks", "of the\ndatasheet's %"),
-    Metric(
-        "roof_of_measured_pct",
-        "the same, with peaks measured just before by a matrix product and a copy",
-        "of the roof\n%",
-    ),
+    Metric("roof_of_measured_pct", "the same, with peaks measured just before", "of the roof\n%"),
 )
 _MEMORY = ("peak_memory_bytes", "retained_memory_bytes")
 _LAYERS = (
@@ -280,10 +276,8 @@ _LAYERS = (
     replace(_DEVICE, key=False),
     _FORWARD,
     _BACKWARD,
-    _size(_MEMORY[0], "peak memory of both passes, gradients included, input and weights not",
-          "peak\nMiB"),
-    _size(_MEMORY[1], "memory that the forward pass keeps for the backward pass, output included",
-          "retained\nMiB"),
+    _size(_MEMORY[0], "peak memory of both passes, gradients included", "peak\nMiB"),
+    _size(_MEMORY[1], "memory that the forward pass keeps, output included", "retained\nMiB"),
     Metric("idle_power_w", "power before the study starts"),
     _timed("power", "mean power while both passes are repeated", "power\nW", "w", RANGE),
     _timed("energy_above_idle", "energy above idle power per repetition of both passes",
@@ -359,14 +353,12 @@ _ORDER = (
     Metric("pairs", "number of pairs of ReLU and MaxPool2d"),
     _count("batch", "batch size, images"),
     _count("image_size", "height and width, in pixels", "pixels"),
-    _size("activation_memory_bytes", "memory of the activations that autograd keeps, each block once",
-          "activations\nMiB"),
+    _size("activation_memory_bytes", "memory of activations that autograd keeps", "activations\nMiB"),
     _size("peak_memory_bytes", "peak memory", "peak\nMiB"),
     _FORWARD,
     _BACKWARD,
     _timed("step", "both", "both\nms"),
-    Metric("time_ratio", "duration of a step divided by that of the usual order, median over repetitions",
-           "time relative\nto usual", IN_RUN, places=3),
+    Metric("time_ratio", "step over that of the usual order", "time relative\nto usual", IN_RUN, places=3),
     *_SAME,
 )  # fmt: skip
 
@@ -405,11 +397,9 @@ _GEMM = (
     _count("products", "matrix products per repetition: gates x time_steps, or time_steps", "calls"),
     _timed("time", "duration of all steps, median over repetitions"),
     _size("flops_per_s", "2 x batch x inputs x hidden x gates x time_steps / time", "GFLOP/s", _GIGA),
-    Metric("peak_pct", "FLOP/s relative to those of a large matrix product, measured just before",
-           "of the\npeak %", places=1),
+    Metric("peak_pct", "FLOP/s over those of a large matrix product", "of the\npeak %", places=1),
     Metric("time_at_peak_ms", "duration at the measured peak", "at the\npeak, ms"),
-    Metric("speedup", "time of the separate products divided by the merged one's, median over repetitions",
-           interval=IN_RUN, places=2),
+    Metric("speedup", "time of the separate products divided by the merged one's", interval=IN_RUN, places=2),
     *_SAME,
 )  # fmt: skip
 

@@ -62,10 +62,9 @@ _OF_A_RUN = ("attribute_from", "seed")
 # --- tables of TAU ------------------------------------------------------------------------------------
 
 _APPLICATIONS = """
-select {fields}, max(inc_time) / 1e6 as seconds from {table}
-where function = '.tau application' and inc_time > 0 group by all order by all
+select {{fields}}, max(inc_time) / 1e6 as seconds from {{table}}
+where function = '.tau application' and inc_time > 0 {ranks} group by all order by all
 """
-_GATHERS = "select min(calls) as calls from {table} where function = 'mpi_gather'"
 
 
 def _query(study: Study, table: Source, sql: str) -> pd.DataFrame:
@@ -109,7 +108,8 @@ def batches_of(study: Study, table: Source) -> int:
     """
     if re.search(r"(?:^|[_.-])batch_?1(?![0-9])", table.id):
         return 1
-    return 1 if (_query(study, table, _GATHERS).to_numpy(float) < BATCHES).all() else BATCHES
+    gathers = _query(study, table, "select min(calls) from {table} where function = 'mpi_gather'")
+    return 1 if (gathers.to_numpy(float) < BATCHES).all() else BATCHES
 
 
 def applications(study: Study, rank_0_only: bool = False) -> pd.DataFrame:
@@ -121,9 +121,7 @@ def applications(study: Study, rank_0_only: bool = False) -> pd.DataFrame:
     Returns:
         A row a run. Columns: ID_FIELDS, ``repetition, seconds``, and ``batches``: its steps (1 or 50).
     """
-    sql = _APPLICATIONS.replace(
-        "group by", "and gpu = 0 and thread = 0 group by" if rank_0_only else "group by"
-    )
+    sql = _APPLICATIONS.format(ranks="and gpu = 0 and thread = 0" if rank_0_only else "")
 
     def of_table(table: Source) -> pd.DataFrame:
         batches, runs = batches_of(study, table), _runs_of(study, table, sql)

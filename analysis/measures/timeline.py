@@ -8,11 +8,12 @@ import gzip
 import heapq
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -165,16 +166,9 @@ Span = tuple[int, int]  # the first and the last step
 _Reader = Callable[[int, str, Sequence[str]], pa.Table | None]  # of a rank's table
 
 
-class Written(NamedTuple):
-    """What a timeline holds.
-
-    Attributes:
-        slices: how many, by what they are: steps, stages, ranges, marks, kernels, ...
-        clock_residual_ns: what the alignment of clocks leaves, median; None: not aligned.
-    """
-
-    slices: dict[str, int]
-    clock_residual_ns: float | None
+# How many slices a timeline holds, by what they are (steps, stages, kernels, ...); and what the alignment of
+# clocks leaves, median, ns (None: not aligned).
+Written = tuple[Counter[str], float | None]
 
 
 def write(study: Study, source: Source, path: Path, span: Span | None = None) -> Written:
@@ -211,20 +205,20 @@ def _write(study: Study, source: Source, trace: TraceWriter, span: Span | None) 
     trace.start(int(min(begins)))
     paths = study.use(source, partial(paths_of, study)) if source.tables("kernels") else None
     pieces = dict(list(paths.pieces.groupby("rank"))) if paths and len(paths.pieces) else {}
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for rank, (low, high) in limits.items():
         process = trace.process(rank, _name(source, rank))
         for what, (names, slices) in _of_rank(read, rank, batches[rank], pieces.get(rank), flows.get(rank)):
             if span is not None:
-                slices = slices[(slices["start_ns"] >= low) & (slices["start_ns"] < high)]
+                slices = slices[slices["start_ns"].between(low, high, inclusive="left")]
             # On those of the named tracks that have any, at times of the common clock.
             used = set(slices["track"])
             numbers = [trace.track(process, name) if place in used else 0 for place, name in enumerate(names)]
             times = [name for name in ("start_ns", "end_ns") if name in slices]
             aligned = {name: clocks[rank].to_reference(slices[name].to_numpy()) for name in times}
             trace.slices(slices.assign(track=np.array(numbers, np.int64)[slices["track"]], **aligned))
-            counts[what] = counts.get(what, 0) + len(slices)
-    return Written(counts, residual)
+            counts[what] += len(slices)
+    return counts, residual
 
 
 def _batches(source: Source, read: _Reader) -> dict[int, pa.Table]:
@@ -233,10 +227,8 @@ def _batches(source: Source, read: _Reader) -> dict[int, pa.Table]:
     for rank in (one.rank for one in source.job.ranks) if source.job else range(source.ranks):
         batches = read(rank, "batches", BATCH_COLUMNS)
         if batches is not None:
-            batches = batches.filter(
-                pc.and_(pc.is_valid(batches["start_ns"]), pc.is_valid(batches["end_ns"]))
-            )
-            found |= {rank: batches} if len(batches) else {}
+            timed = batches.filter(pc.field("start_ns").is_valid() & pc.field("end_ns").is_valid())
+            found |= {rank: timed} if len(timed) else {}
     if not found:
         raise UserError(f"{source.id}: no rank has steps with times; a timeline needs them")
     return found

@@ -30,10 +30,7 @@ METRICS = (
     *columns(anatomy.DURATIONS, "steady_steps", "warmup_dropped", "step_ms"),
     *columns(anatomy.METRICS, "wall_ms", *_PARTS),
     Metric("speedup", "samples per second, relative to the traces with the fewest ranks", "speedup"),
-    Metric(
-        "scaling_efficiency_pct", "speedup divided by the increase in ranks", "scaling\neff. %", IN_RUN,
-        places=1,
-    ),
+    Metric("scaling_efficiency_pct", "speedup / increase in ranks", "scaling\neff. %", IN_RUN, places=1),
     Metric("base_world_size", "number of ranks of the baseline"),
     *(
         Metric(

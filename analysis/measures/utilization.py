@@ -34,17 +34,14 @@ METRICS = (
     Metric("compute_capability", "compute capability of the GPU", text=True, table=False),
     Metric("attributed_steps", "profiled steps with kernels; basis of the next five columns", table=False),
     Metric("profiled_ms", "duration of the profiled steps", table=False),
-    Metric("gpu_utilization_pct", "share of the time in which a kernel runs (no copies or sets)",
-           "GPU\nutil. %", places=1),
+    Metric("gpu_utilization_pct", "share of the time in which a kernel runs", "GPU\nutil. %", places=1),
     Metric("sm_efficiency_pct", "estimated: blocks per multiprocessor of running kernels, at most 1",
            "est. SM\neff. %", places=1),
     Metric("achieved_occupancy_pct", "estimated: achieved occupancy of kernels, weighted by time",
            "est.\noccup. %", places=1),
-    Metric("communication_pct", "share of collectives in the summed kernel time", "comm. of\nkernels %",
-           places=1),
+    Metric("communication_pct", "share of collectives in kernel time", "comm. of\nkernels %", places=1),
     Metric("images_per_s", "images/s of all ranks, for the run's configuration"),
-    Metric("speedup", "images/s relative to one rank of the same configuration", "speedup", CONFIDENCE,
-           places=2, priority=2),
+    Metric("speedup", "images/s relative to one rank", "speedup", CONFIDENCE, places=2, priority=2),
     Metric("unknown", "reason why a value is missing", text=True, table=False),
 )  # fmt: skip
 COLUMNS = {"Columns: run, the fields of the run, then": METRICS}
@@ -135,21 +132,20 @@ def _of_run(study: Study, source: Source) -> pd.DataFrame:
     folders = [path.parent for path in source.tables("kernels")]
     with reading(source):
         found = list(in_threads(lambda folder: _of_rank(folder, counted.steps), folders))
-    devices, recorded, without = list[dict[str, Any]](), 0, 0
-    for folder, (of_devices, busy, unnamed) in zip(folders, found, strict=True):
+    reports = {report.rank: report for report in source.manifest.ranks} if source.manifest else {}
+    devices = list[dict[str, Any]]()
+    for folder, (of_devices, _, unnamed) in zip(folders, found, strict=True):
         rank = tables.rank_of(folder)
         if unnamed:
             study.note("rows_left_out", source, rank=rank, n=unnamed, what="kernels without a device")
-        facts: dict[str, Any] = {
-            "run": source.id, "rank": rank, "device_name": source.device_by_rank.get(rank),
-        }  # fmt: skip
-        for report in [one for one in source.manifest.ranks if one.rank == rank] if source.manifest else []:
+        facts = {"run": source.id, "rank": rank, "device_name": source.device_by_rank.get(rank)}
+        if report := reports.get(rank):
             facts["device_memory_gb"] = (report.device_memory_bytes or np.nan) / 1e9
             facts["compute_capability"] = report.compute_capability
         devices += [facts | row for row in of_devices]
-        # A step in which nothing ran was not idle, but not recorded.
-        recorded, without = recorded + len(busy), without + int((~busy).sum())
-    note_left_out(study, source, without, recorded, untimed_launches(study, source))
+    # A step in which nothing ran was not idle, but not recorded.
+    busy = np.concatenate([of_rank for _, of_rank, _ in found] or [np.zeros(0, bool)])
+    note_left_out(study, source, int((~busy).sum()), len(busy), untimed_launches(study, source))
     return pd.DataFrame(devices)
 
 

@@ -170,7 +170,7 @@ def test_the_trace_is_what_the_published_schema_says(sweep, tmp_path):
     made, _ = written(sweep, tmp_path / "t.gz")
     packets = parsed(tmp_path / "t.gz").packet
     kinds = Counter(packet.track_event.type for packet in packets if packet.HasField("track_event"))
-    assert kinds[1] == kinds[2] == sum(made.slices.values()) and not kinds[3]
+    assert kinds[1] == kinds[2] == sum(made[0].values()) and not kinds[3]
     assert not any(packet.FindInitializationErrors() for packet in packets)
 
 
@@ -206,11 +206,11 @@ def test_what_cannot_be_read_costs_no_more_than_itself(sweep, tmp_path):
     (copy / "rank_0001" / "kernels.parquet").write_bytes(b"PAR1 not really")
     (copy / "rank_0003" / "batches.parquet").unlink()
     made, findings = written(copy, tmp_path / "t.gz")
-    assert made.slices["steps"] == 3 * 40 and made.slices["kernels"] == 2 * 120 - 2
+    assert made[0]["steps"] == 3 * 40 and made[0]["kernels"] == 2 * 120 - 2
     found = {(one.code, one.rank) for one in findings}
     assert found >= {("not_recorded", 3), ("run_left_out", 1), ("clocks_unmatched", None)}
     assert [one.data["n"] for one in findings if one.code == "rows_left_out"] == [2]
-    assert made.clock_residual_ns is None
+    assert made[1] is None
 
 
 def test_what_cannot_be_drawn_or_written_is_one_line_and_leaves_nothing(sweep, tmp_path):
