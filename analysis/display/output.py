@@ -140,7 +140,14 @@ def emit(answer: Answer, study: Any, arguments: argparse.Namespace) -> int:
 
 def _data(frame: "pd.DataFrame", form: str, findings: Sequence[Finding] | None) -> str | bytes:
     names = [str(name) for name in frame]
-    rows = [{name: _rounded(plain(value)) for name, value in row.items()} for row in records(frame)]
+    # Sums over many launches are made in parallel, so that their last digits differ from call to call.
+    rows = [
+        {
+            name: float(f"{one:.12g}") if isinstance(one := plain(value), float) else one
+            for name, value in row.items()
+        }
+        for row in records(frame)
+    ]
     if form == "json":
         whole = rows if findings is None else {"rows": rows, "findings": as_data(findings)}
         return f"{json.dumps(whole, indent=1, allow_nan=False)}\n"
@@ -157,11 +164,6 @@ def _data(frame: "pd.DataFrame", form: str, findings: Sequence[Finding] | None) 
     buffer = io.BytesIO()
     pq.write_table(pa.table(columns), buffer)
     return buffer.getvalue()
-
-
-def _rounded(value: Any) -> Any:
-    # Sums over many launches are made in parallel, so that their last digits differ from call to call.
-    return float(f"{value:.12g}") if isinstance(value, float) else value
 
 
 def write(content: str | bytes, output: Path | None) -> None:

@@ -122,7 +122,10 @@ def as_terminal(
 
     buffer = io.StringIO()
     colours = output is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    width = None if wide else _width(output)
+    wished = os.environ.get("COLUMNS", "")
+    # A file or a pipe has no width.
+    sized = output is None and (sys.stdout.isatty() or (wished.isdigit() and int(wished) > 0))
+    width = max(60, shutil.get_terminal_size().columns) if sized and not wide else None
 
     def show(something: Any, columns: int, **settings: Any) -> None:
         console = Console(file=buffer, width=columns, force_terminal=colours, highlight=False)
@@ -158,14 +161,6 @@ def with_ranks(part: Part) -> Part:
         replace(one, header=RANKS_PER_NODE) if one.name == "gpus_per_node" else one for one in part.columns
     ]
     return replace(part, columns=named)
-
-
-def _width(output: Path | None) -> int | None:
-    """Of the terminal, or what COLUMNS says; None: a file or a pipe, which has no width."""
-    wished = os.environ.get("COLUMNS", "")
-    if output is not None or not (sys.stdout.isatty() or (wished.isdigit() and int(wished))):
-        return None
-    return max(60, shutil.get_terminal_size().columns)
 
 
 def _cells(part: Part, column: Metric, wide: bool) -> list[str]:

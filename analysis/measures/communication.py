@@ -45,15 +45,8 @@ COLUMNS = {
     (RANK, *METRICS),
     **tau.COLUMNS,
 }  # fmt: skip
+_SHARED = ("allreduce", "allgather", "reducescatter", "alltoall")  # of which a rank has its share already
 _CAPTION = "Wait: until the last rank enters the collective; transfer: after that."
-
-
-def bus_factor(kind: str, ranks: float) -> float:
-    """Bus over algorithm bandwidth, as in nccl-tests (doc/PERFORMANCE.md)."""
-    share = (ranks - 1) / ranks
-    return {"allreduce": 2 * share, "allgather": share, "reducescatter": share, "alltoall": share}.get(
-        kind, 1.0
-    )
 
 
 @measure(COLUMNS)
@@ -133,7 +126,9 @@ def figures(
     size = first["group_size"].where((first["group_size"] > 0) & size.notna(), size)
     matched = sums["transfer_ns"].notna()
     algbw = known / sums["transfer_ns"].where(sums["transfer_ns"] > 0)
-    busbw = algbw * [bus_factor(*of) for of in zip(first["collective"], size, strict=True)]
+    # Bus over algorithm bandwidth, as in nccl-tests (doc/PERFORMANCE.md).
+    share = ((size - 1) / size).where(first["collective"].isin(_SHARED), 1.0)
+    busbw = algbw * share.where(first["collective"] != "allreduce", 2 * share)
     frame = pd.DataFrame({
         "run": trace.source.id,
         "rank": first["rank"] if by_rank else None,

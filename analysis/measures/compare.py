@@ -411,10 +411,14 @@ def of_traces(a: Study, b: Study) -> pd.DataFrame:
     """
     in_a, in_b = _collectives(a), _collectives(b)
     both = [(one, _figures(a, one, in_a), other, _figures(b, other, in_b)) for one, other in _jobs(a, b)]
-    rows = pd.concat([
-        _beside(of_a, of_b).assign(run=one.id if one.id == other.id else f"{one.id}, {other.id}")
-        for one, of_a, other, of_b in both
-    ], ignore_index=True)  # fmt: skip
+    frames = []
+    for one, of_a, other, of_b in both:
+        rows = pd.concat([of_a, of_b])[_FIGURE].drop_duplicates()  # in their order
+        for side, of in (("a", of_a), ("b", of_b)):
+            names = {name: f"{side}_{name}" for name in ("ms", "ms_low", "ms_high")}
+            rows = rows.merge(of.rename(columns=names), how="left", on=_FIGURE)
+        frames.append(rows.assign(run=one.id if one.id == other.id else f"{one.id}, {other.id}"))
+    rows = pd.concat(frames, ignore_index=True)
     # A kernel or collective that one of them lacks takes it no time; a part that is not known is not 0.
     absent = rows["kind"].isin(["collectives", "kernels"])
     for name in ("a_ms", "b_ms"):
@@ -490,15 +494,6 @@ def _collectives(study: Study) -> pd.DataFrame:
         return pd.DataFrame(communication.communication(study).rows)
     except UserError:  # no job has any
         return pd.DataFrame(columns=["run", *names_of(communication.METRICS)])
-
-
-def _beside(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
-    """The figures that one of two jobs has, in their order."""
-    figures = pd.concat([a, b])[_FIGURE].drop_duplicates()
-    for side, of in (("a", a), ("b", b)):
-        names = {name: f"{side}_{name}" for name in ("ms", "ms_low", "ms_high")}
-        figures = figures.merge(of.rename(columns=names), how="left", on=_FIGURE)
-    return figures
 
 
 def unlike(a: Study, b: Study) -> list[Finding]:

@@ -10,7 +10,7 @@ from analysis.display.metrics import NODE, RANK, Metric, fields
 from analysis.display.numbers import digits, in_order
 from analysis.display.terminal import Answer
 from analysis.frames.measure import measure
-from analysis.frames.steps import Series, series_of
+from analysis.frames.steps import series_of
 from analysis.frames.study import Study
 from analysis.measures.points import OWN_RUNS, POINT_FIELDS, PROFILED, UNPROFILED
 from jobs import store
@@ -150,7 +150,7 @@ def ranks(study: Study) -> pd.DataFrame:
                 "local_rank": report.local_rank, "node": report.hostname, "gpus": source.gpus_per_rank,
                 **{name: getattr(report, of) for name, (of, _) in _OF_RANK.items()},
                 "first_step_s": series.rank_ns[report.rank, 0] / 1e9,
-                "images_per_s": _rate(series),
+                "images_per_s": series.images_per_s,
                 "notes": [*report.unmetered, *([] if report.metered_s else [why])],
             }
             for source in study.of_kind("run")
@@ -167,11 +167,6 @@ def ranks(study: Study) -> pd.DataFrame:
         numbers["memory_gb"] = numbers["memory_gb"].where(numbers["memory_gb"] > 0)  # else not recorded
         kept["reports of ranks"] = frame.assign(**numbers)
     return kept["reports of ranks"]
-
-
-def _rate(series: Series) -> float:
-    """Images/s of the steady steps of a run."""
-    return 1e9 * float(series.images[series.steady].mean() / series.pace_ns.mean())
 
 
 # --- figures ----------------------------------------------------------------------------------------------

@@ -257,7 +257,7 @@ def judge(lateness: Lateness, nodes: Sequence[str] = ()) -> tuple[np.ndarray, np
     mean, behind, residual = late_ns.mean(axis=1), lateness.behind_ns.mean(axis=1), lateness.residual_ns
     p_values, late = _p_values(late_ns, limit, level), mean >= limit
     ranks, steps = late_ns.shape
-    enough = _enough(ranks, steps, round(_shortest(steps)), level)
+    enough = _enough(ranks, steps, round(steps ** (1 / 3)), level)
     verdicts = np.select(
         [
             late & (residual >= mean),
@@ -305,7 +305,7 @@ def stretches(late_ns: np.ndarray) -> np.ndarray:
     cycles = late_ns[:, : late_ns.shape[1] // cycle * cycle].reshape(len(late_ns), -1, cycle).sum(axis=2)
     of_ranks = cycle * np.array([estimates.correlation_time(values) for values in cycles])
     times = np.maximum(of_ranks, of_ranks.mean())
-    return np.rint(np.maximum(_CORRELATION_TIMES * times, _shortest(late_ns.shape[1]))).astype(int)
+    return np.rint(np.maximum(_CORRELATION_TIMES * times, late_ns.shape[1] ** (1 / 3))).astype(int)
 
 
 def _period(late_ns: np.ndarray) -> int:
@@ -325,18 +325,13 @@ def _period(late_ns: np.ndarray) -> int:
     return first if most > _PERIODIC / np.sqrt(steps) * alike[0] else 1
 
 
-def _shortest(steps: int) -> float:
-    """The least length of a stretch."""
-    return float(steps ** (1 / 3))
-
-
 def _enough(units: int, steps: int, length: int, level: float) -> bool:
     """Whether so many steps can show that something repeats, in stretches of ``length``."""
     count = -(-steps // length)
     return count >= FEWEST_STRETCHES and units ** (1.0 - count) <= level
 
 
-def chance(late: np.ndarray, length: int, seed: int = estimates.SEED) -> np.ndarray:
+def chance(late: np.ndarray, length: int) -> np.ndarray:
     """The probability that *some* of equally fast ranks is late as often as each rank is.
 
     Equally fast ranks may exchange their names from one stretch of steps to the next. The names are drawn
@@ -356,7 +351,7 @@ def chance(late: np.ndarray, length: int, seed: int = estimates.SEED) -> np.ndar
     blocks = blocks[blocks.any(axis=1)]
     if not len(blocks):
         return np.ones(len(late))
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(estimates.SEED)
     largest = []
     portion = max(1, _MOST_DRAWN // blocks.size)
     for first in range(0, DRAWS, portion):

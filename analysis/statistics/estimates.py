@@ -54,11 +54,6 @@ def percentile(values: np.ndarray, percent: float) -> float:
     return float(np.percentile(values, percent)) if enough else float("nan")
 
 
-def robust_sigma(values: np.ndarray) -> float:
-    """Standard deviation by the median absolute deviation: a few outliers do not move it."""
-    return float(1.4826 * np.median(np.abs(values - np.median(values)))) if len(values) else float("nan")
-
-
 # --- warm-up ------------------------------------------------------------------------------------------
 
 
@@ -75,7 +70,8 @@ def warmup(values: np.ndarray) -> int:
     steady = values[count // 2 :]
     level = float(np.median(steady))
     least = _LEAST_WIDTH if count >= FEWEST_FOR_WIDTH else _LEAST_WIDTH_OF_FEW
-    sigma = max(robust_sigma(steady), least * abs(level))
+    # By the median absolute deviation: a few outliers do not move it.
+    sigma = max(1.4826 * float(np.median(np.abs(steady - level))), least * abs(level))
     if recurs(values, values - level > _OFF_LEVEL_SIGMAS * sigma):
         return 0
     clipped = np.clip(values, level - _CLIP_SIGMAS * sigma, level + _CLIP_SIGMAS * sigma)
@@ -261,9 +257,9 @@ def columns_of(name: str, sampled: np.ndarray) -> dict[str, Any]:
     return {name: sampled[..., 0], f"{name}_low": low, f"{name}_high": high}
 
 
-def interval(resampled: np.ndarray, level: float = LEVEL) -> tuple[Any, Any]:
-    """The central ``level`` of resampled values, along the last axis."""
-    tail = 50 * (1 - level)
+def interval(resampled: np.ndarray) -> tuple[Any, Any]:
+    """The central :data:`LEVEL` of resampled values, along the last axis."""
+    tail = 50 * (1 - LEVEL)
     low, high = np.percentile(resampled, [tail, 100 - tail], axis=-1)
     return low, high
 
