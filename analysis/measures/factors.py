@@ -45,18 +45,13 @@ SIGNIFICANCE = 0.05
 # (python -m benchmarks.interval_coverage --only levels).
 _WITHIN = 0.99
 _FEW_RUNS = 3
-Levels = dict[str, list[str]]  # factor -> its level in each observation
 
 
 @measure(COLUMNS)
-def factors(study: Study, factors: Sequence[str] = ()) -> Answer:
-    """A row a factor, then a row a pair of them.
-
-    Args:
-        factors: the fields that may vary; none: any.
-    """
+def factors(study: Study) -> Answer:
+    """A row a factor, then a row a pair of them."""
     what, observations = responses(study)
-    rows = effects(observations, factors)
+    rows = effects(observations)
     note_design(study, observations, rows)
     return Answer(rows, METRICS, title=f"Effect of each factor on {what}")
 
@@ -200,17 +195,14 @@ def _range_quantile(levels: int, freedom: int) -> float:
 # --- effects ----------------------------------------------------------------------------------------------
 
 
-def effects(observations: pd.DataFrame, factors: Sequence[str] = ()) -> pd.DataFrame:
+def effects(observations: pd.DataFrame) -> pd.DataFrame:
     """A row a factor, then a row a pair of them, the largest share first; with :data:`METRICS`.
 
     Raises:
-        UserError: nothing varies, or ``factors`` leaves out one that does.
+        UserError: nothing varies.
     """
     levels, values = levels_of(observations), observations["response"].to_numpy(float)
     varying = [str(name) for name in levels]
-    left_out = [name for name in varying if factors and name not in factors]
-    if left_out:
-        raise UserError(f"--factors omits {', '.join(left_out)}, which also vary; add them, or select runs")
     if not varying:
         raise UserError("nothing varies between these runs: there is no factor to compare")
     cells = _cells(levels, values)
@@ -255,7 +247,7 @@ def _row(cells: pd.DataFrame, term: tuple[str, ...], effect: Effect) -> dict[str
 
 def _effect(
     cells: pd.DataFrame,
-    columns: Levels,
+    columns: Mapping[str, list[str]],
     values: np.ndarray,
     term: tuple[str, ...],
     terms: Sequence[tuple[str, ...]],

@@ -159,13 +159,10 @@ def test_the_references_ranking(shared_data):
 
 
 def test_what_cannot_be_compared_is_one_line(tmp_path):
-    with pytest.raises(UserError, match="omits grad, workers"):
-        effects(design(1), ["loader"])
     with pytest.raises(UserError, match="nothing varies"):
         effects(design(1).iloc[:8])
     write_sweep(tmp_path, [run_of(profile="torch")])
     assert "no unprofiled run" in one_line_error(run("analysis.factors", tmp_path))
-    assert "loader" in one_line_error(run("analysis.factors", tmp_path, "--factors", "loadr"))
 
 
 def test_the_interval_of_an_effect_is_of_99_pct_of_student_t_for_two_levels():
