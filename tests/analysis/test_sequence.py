@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy
 
-from analysis.statistics.sequence import change_point, last
+from analysis.statistics.two_samples import change_point, last
 
 SIMULATIONS = 400
 
