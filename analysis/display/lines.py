@@ -37,17 +37,13 @@ Name = Callable[[str, Any], str]
 
 @dataclass(frozen=True)
 class Encoding:
-    """The factor that each channel of a chart shows; empty: none.
-
-    Attributes:
-        averaged: factors that vary and have no channel: lines are means over their levels.
-    """
+    """The factor that each channel of a chart shows; empty: none."""
 
     colour: str = ""
     dash: str = ""
     columns: str = ""
     rows: str = ""
-    averaged: tuple[str, ...] = ()
+    averaged: tuple[str, ...] = ()  # factors that vary and have no channel: lines are means over their levels
 
     @property
     def shown(self) -> list[str]:
@@ -156,23 +152,15 @@ def _layout(
 
 @dataclass(frozen=True)
 class Axes:
-    """What is drawn against what.
+    """What is drawn against what."""
 
-    Attributes:
-        x, x_title: a column of counts, and what is counted.
-        y, unit: a column (with ``_low``, ``_high``, where an interval is known), and its unit.
-        title: the chart's.
-        log: whether y has a logarithmic axis, as counts have, so that ideal scaling is straight.
-        ideal: whether ideal scaling is drawn: from the first point of each line, or else at 100 %.
-    """
-
-    x: str
-    x_title: str
-    y: str
-    unit: str
+    x: str  # a column of counts
+    x_title: str  # what is counted
+    y: str  # a column (with _low, _high, where an interval is known)
+    unit: str  # its unit
     title: str
-    log: bool = False
-    ideal: bool = False
+    log: bool = False  # whether y has a logarithmic axis, as counts have, so that ideal scaling is straight
+    ideal: bool = False  # whether ideal scaling is drawn: from the first point of each line, or at 100 %
 
 
 AGAINST_RANKS = ("world_size", "ranks")

@@ -46,41 +46,23 @@ UNITS = {
 
 @dataclass(frozen=True)
 class Metric:
-    """A column of an answer: of its data, and of tables, which print it.
+    """A column of an answer: of its data, and of tables, which print it."""
 
-    Attributes:
-        name: the key of a row and the column of CSV, JSON and Parquet; it ends in its unit (:data:`UNITS`).
-        meaning: a phrase for --columns, the docs and the report's tooltips.
-        header: in tables, "\\n" breaks it; by default the name, its unit last.
-        interval: what the two columns beside it are (:data:`CONFIDENCE`, :data:`NOMINAL`,
-            :data:`IN_RUN`, :data:`RANGE`); "": there are none.
-        ends: their names; by default ``name_low`` and ``name_high``.
-        places: decimals in tables; by default as many as ``significant`` digits need.
-        show: how a value is printed, where neither does.
-        text: it is no number.
-        key: it tells rows apart.
-        table: tables show it.
-        detail: data hold it with ``--all`` alone, and no table shows it.
-        priority: where the terminal is too narrow, columns of 0 are dropped first, those of 2 last.
-        cell: a row's cell in a table, where that is more than the figure.
-        longest: characters to which a terminal shortens text.
-    """
-
-    name: str
-    meaning: str
-    header: str = ""
-    interval: str = ""
-    ends: tuple[str, str] = ("", "")
-    places: int | None = None
+    name: str  # the key of a row and the column of CSV, JSON and Parquet; it ends in its unit (UNITS)
+    meaning: str  # a phrase for --columns, the docs and the report's tooltips
+    header: str = ""  # in tables, "\n" breaks it; by default the name, its unit last
+    interval: str = ""  # what the two columns beside it are (CONFIDENCE, NOMINAL, IN_RUN, RANGE)
+    ends: tuple[str, str] = ("", "")  # their names; by default name_low and name_high
+    places: int | None = None  # decimals in tables; by default as many as these digits need:
     significant: int = 4
-    show: Callable[[Any], str] | None = None
-    text: bool = False
-    key: bool = False
-    priority: int = 1
-    table: bool = True
-    detail: bool = False
-    cell: Callable[[Mapping[str, Any]], str] | None = None
-    longest: int | None = None
+    show: Callable[[Any], str] | None = None  # how a value is printed, where neither does
+    text: bool = False  # it is no number
+    key: bool = False  # it tells rows apart
+    priority: int = 1  # where the terminal is too narrow, columns of 0 are dropped first, those of 2 last
+    table: bool = True  # tables show it
+    detail: bool = False  # data hold it with --all alone, and no table shows it
+    cell: Callable[[Mapping[str, Any]], str] | None = None  # a row's cell in a table, if more than the figure
+    longest: int | None = None  # characters to which a terminal shortens text
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -53,30 +53,19 @@ class Part:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command has to say.
-
-    Attributes:
-        rows: the data.
-        columns: of the data, in order.
-        parts: the terminal's tables; by default one with all columns that are not empty. Empty: no table.
-        title, caption: above and below that one.
-        notable: the rows that it shows, as it shows them; None, and with ``--wide``: all.
-        verdict: stands above the tables, as a line for each code.
-        regressed: the command ends with the exit code of a regression.
-        notes: lines below the tables, or on standard error beside data (explanations).
-        brief: findings on the results stand below it only if they are asked for, and no notes beside data.
-    """
+    """What a command has to say."""
 
     rows: "Rows | pd.DataFrame"
-    columns: Sequence[Metric]
+    columns: Sequence[Metric]  # of the data, in order
+    # The terminal's tables; by default one with all columns that are not empty. Empty: no table.
     parts: Sequence[Part] | None = None
-    title: str = ""
-    caption: str = ""
-    notable: "pd.DataFrame | None" = None
-    verdict: Sequence[Finding] = ()
-    notes: Sequence[str] = ()
-    regressed: bool = False
-    brief: bool = False
+    title: str = ""  # above that one
+    caption: str = ""  # below it
+    notable: "pd.DataFrame | None" = None  # the rows that it shows, as it shows them; None, --wide: all
+    verdict: Sequence[Finding] = ()  # stands above the tables, as a line for each code
+    notes: Sequence[str] = ()  # lines below the tables, or on standard error beside data (explanations)
+    regressed: bool = False  # the command ends with the exit code of a regression
+    brief: bool = False  # findings on the results only if they are asked for, and no notes beside data
 
     def frame(self, every: bool = True) -> "pd.DataFrame":
         """The data; ``every``: also details, and fields of runs in which no rows differ."""

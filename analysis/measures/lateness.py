@@ -33,26 +33,17 @@ LATE_SHARE = 0.02
 
 @dataclass(frozen=True)
 class Lateness:
-    """Arrays (ranks, steps) in ns, positive for late, of the steps whose lateness is known.
+    """Arrays (ranks, steps) in ns, positive for late, of the steps whose lateness is known."""
 
-    Attributes:
-        measured_from: :data:`BY_COLLECTIVES` or :data:`BY_STAGES`.
-        steps: index of each step.
-        late_ns: how long the others waited for the rank.
-        behind_ns: how far it was behind the others, whether they waited or not; from collectives by the
-            ranks' clocks.
-        parts_ns: of :data:`PARTS`, what the rank's took longer than the others'.
-        step_ns: median duration of a step of the job; from stages of all steady ones, as in analysis.batches.
-        residual_ns: shape (ranks,): nine of ten of a rank's ends of collectives agree with the others' to
-            within this when clocks are aligned; 0 from stages, which need no clocks.
-    """
-
-    measured_from: str
-    steps: np.ndarray
-    late_ns: np.ndarray
+    measured_from: str  # BY_COLLECTIVES or BY_STAGES
+    steps: np.ndarray  # index of each step
+    late_ns: np.ndarray  # how long the others waited for the rank
+    # How far it was behind the others, whether they waited or not; from collectives by the ranks' clocks.
     behind_ns: np.ndarray
-    parts_ns: dict[str, np.ndarray]
-    step_ns: float
+    parts_ns: dict[str, np.ndarray]  # of PARTS, what the rank's took longer than the others'
+    step_ns: float  # median step of the job; from stages of all steady ones, as in analysis.batches
+    # Shape (ranks,): nine of ten of a rank's ends of collectives agree with the others' to within this when
+    # clocks are aligned; 0 from stages, which need no clocks.
     residual_ns: np.ndarray
 
     @cached_property
@@ -83,21 +74,13 @@ def over_others(values: np.ndarray) -> np.ndarray:
 
 
 class _Arrivals(NamedTuple):
-    """When ranks come to the exchange of gradients, since they left the one before; (ranks, steps), ns.
+    """When ranks come to the exchange of gradients, since they left the one before; (ranks, steps), ns."""
 
-    Attributes:
-        steps: their indices: the steady ones that follow another.
-        before: :data:`PARTS` of each rank.
-        arrival: at the end of its load stage or of its forward pass, where the last rank is latest.
-        after_forward: of each step, which of the two.
-        rest: from there to the end of the backward pass.
-    """
-
-    steps: np.ndarray
-    before: dict[str, np.ndarray]
-    arrival: np.ndarray
-    after_forward: np.ndarray
-    rest: np.ndarray
+    steps: np.ndarray  # their indices: the steady ones that follow another
+    before: dict[str, np.ndarray]  # PARTS of each rank
+    arrival: np.ndarray  # at the end of its load stage or of its forward pass, where the last rank is latest
+    after_forward: np.ndarray  # of each step, which of the two
+    rest: np.ndarray  # from there to the end of the backward pass
 
 
 def _arrivals(series: Series) -> _Arrivals | None:

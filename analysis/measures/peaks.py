@@ -33,21 +33,14 @@ REFERENCE_DEVICE = "Tesla K40m"
 
 
 class Peak(BaseModel):
-    """Datasheet peaks of a device: an entry of a peaks file.
-
-    Attributes:
-        match: the names that NVML or torch give it, whole, in any case.
-        tflops: by precision (fp32, tf32, bf16, fp16).
-        gb_per_s: of its memory; None: not known.
-        unconfirmed: what of it no source confirms.
-    """
+    """Datasheet peaks of a device: an entry of a peaks file."""
 
     name: str
-    match: re.Pattern[str] | None = None
-    tflops: dict[str, float]
-    gb_per_s: float | None
+    match: re.Pattern[str] | None = None  # the names that NVML or torch give it, whole, in any case
+    tflops: dict[str, float]  # by precision (fp32, tf32, bf16, fp16)
+    gb_per_s: float | None  # of its memory; None: not known
     source: str = "user"
-    unconfirmed: str = ""
+    unconfirmed: str = ""  # what of it no source confirms
 
     @property
     def flops_per_s(self) -> dict[str, float]:

@@ -28,19 +28,13 @@ Case = tuple[str, str]
 
 @dataclass(frozen=True)
 class Result:
-    """One study's result; to an answer, also what it is of (:class:`analysis.display.terminal.Results`).
-
-    Attributes:
-        durations: the table ``durations``, of every timed repetition.
-        quantities: the table ``quantities``; a figure has as many rows as it was taken times.
-        own_peaks: a peaks file of the user's.
-    """
+    """One study's result; to an answer, also what it is of."""
 
     path: Path
     manifest: StudyManifest
-    durations: pd.DataFrame
-    quantities: pd.DataFrame
-    own_peaks: Path | None = None
+    durations: pd.DataFrame  # the table of every timed repetition
+    quantities: pd.DataFrame  # a figure has as many rows as it was taken times
+    own_peaks: Path | None = None  # a peaks file of the user's
     missing = ()
     on_cpus = False
 
@@ -157,8 +151,12 @@ _FORWARD = _timed("forward", "duration of the forward pass, median over repetiti
 _BACKWARD = _timed("backward", "duration of the backward pass, median over repetitions")
 _SAME = (
     _whether("same_output", "whether the outputs agree", "same\noutput"),
-    Metric("largest_difference", "largest difference of the outputs"),
+    Metric("largest_difference", "largest difference of the outputs", table=False),
 )
+
+
+def _timed_part(title: str, rows: pd.DataFrame, metrics: Sequence[Metric], result: Result) -> Part:
+    return Part(title, rows, [one for one in metrics if one.table], timing(result.manifest))
 
 
 def _devices(rows: pd.DataFrame) -> str:
@@ -269,21 +267,20 @@ _OF_A_STAGE = (
     Metric("roof_pct", "achieved share of the roof, with the datasheet's peaks", "of the\ndatasheet's %"),
     Metric("roof_of_measured_pct", "the same, with peaks measured just before", "of the roof\n%"),
 )
-_MEMORY = ("peak_memory_bytes", "retained_memory_bytes")
 _LAYERS = (
     Metric("layer", "layer of torch.nn", text=True, key=True),
     Metric("input", "shape of the input", text=True),
-    replace(_DEVICE, key=False),
+    replace(_DEVICE, key=False, table=False),
     _FORWARD,
     _BACKWARD,
-    _size(_MEMORY[0], "peak memory of both passes, gradients included", "peak\nMiB"),
-    _size(_MEMORY[1], "memory that the forward pass keeps, output included", "retained\nMiB"),
-    Metric("idle_power_w", "power before the study starts"),
+    _size("peak_memory_bytes", "peak memory of both passes, gradients included", "peak\nMiB"),
+    _size("retained_memory_bytes", "memory that the forward pass keeps, output included", "retained\nMiB"),
+    Metric("idle_power_w", "power before the study starts", table=False),
     _timed("power", "mean power while both passes are repeated", "power\nW", "w", RANGE),
     _timed("energy_above_idle", "energy above idle power per repetition of both passes",
            "energy above\nidle, J", "j", RANGE),
     *(
-        replace(metric, name=f"{stage}_{metric.name}", meaning=f"{stage}: {metric.meaning}")
+        replace(metric, name=f"{stage}_{metric.name}", meaning=f"{stage}: {metric.meaning}", table=False)
         for stage in PASSES
         for metric in _OF_A_STAGE
     ),
@@ -311,18 +308,13 @@ def _costs(result: Result) -> Answer:
             rows[f"{stage}_{name}"] = values
         stages.append(rows[["layer"]].assign(stage=stage).join(place))
     by_stage = pd.concat(stages).sort_index(kind="stable")  # stages of a layer below each other
-    costs = ("layer", "input", "forward_ms", "backward_ms", *_MEMORY, "power_w", "energy_above_idle_j")
-    shown = columns(
-        (_LAYERS[0], Metric("stage", "forward or backward", text=True, key=True), *_OF_A_STAGE),
-        "layer", "stage", "flops", "bytes", "intensity_flop_per_byte", "tflops_per_s", "gb_per_s", "bound",
-        "roof_of_measured_pct", "roof_pct",
-    )  # fmt: skip
+    shown = (_LAYERS[0], Metric("stage", "forward or backward", text=True, key=True), *_OF_A_STAGE)
     both = measured[(measured["flops_per_s"] > 0) & (measured["bytes_per_s"] > 0)]
     roofs = (both["flops_per_s"] / 1e12).map(digits) + " TFLOP/s and "
     roofs += (both["bytes_per_s"] / _GIGA).map(digits) + " GB/s on " + both.index
     caption = f"Measured peaks (fp32): {'; '.join(roofs)}." if len(both) else ""
     parts = [
-        Part(f"Layers on {_devices(rows)}", rows, columns(_LAYERS, *costs), timing(result.manifest)),
+        _timed_part(f"Layers on {_devices(rows)}", rows, _LAYERS, result),
         Part("Their rooflines", by_stage, shown, caption),
     ]
     share = by_stage["roof_pct"].fillna(by_stage["roof_of_measured_pct"]).astype(float)
@@ -347,10 +339,10 @@ def _bounds(devices: pd.Series, measured: pd.DataFrame, own: Path | None) -> pd.
 
 _USUAL = "ReLU, MaxPool2d"
 _ORDER = (
-    Metric("model", "name of the model", text=True),
+    Metric("model", "name of the model", text=True, table=False),
     _DEVICE,
     Metric("order", "operator that comes first", text=True, key=True),
-    Metric("pairs", "number of pairs of ReLU and MaxPool2d"),
+    Metric("pairs", "number of pairs of ReLU and MaxPool2d", table=False),
     _count("batch", "batch size, images"),
     _count("image_size", "height and width, in pixels", "pixels"),
     _size("activation_memory_bytes", "memory of activations that autograd keeps", "activations\nMiB"),
@@ -358,7 +350,7 @@ _ORDER = (
     _FORWARD,
     _BACKWARD,
     _timed("step", "both", "both\nms"),
-    Metric("time_ratio", "step over that of the usual order", "time relative\nto usual", IN_RUN, places=3),
+    Metric("time_ratio", "step duration relative to the usual order", "relative\nto usual", IN_RUN, places=3),
     *_SAME,
 )  # fmt: skip
 
@@ -373,15 +365,10 @@ def _orders(result: Result) -> Answer:
         same_output=rows["same_output"] == 1,
     )  # fmt: skip
     rows = rows.sort_values("order", key=lambda order: order != _USUAL).sort_values("device", kind="stable")
-    shown = columns(
-        _ORDER, "device", "order", "batch", "image_size", "forward_ms", "backward_ms", "step_ms",
-        "time_ratio", "activation_memory_bytes", "peak_memory_bytes", "same_output",
-    )  # fmt: skip
     others = rows[rows["order"] != _USUAL]
     verdict = _compared(others, "time_ratio", others["order"] + ", " + others["device"])
     title = f"{result.manifest.settings.get('model')} on {_devices(rows)}"
-    part = Part(title, rows, shown, timing(result.manifest))
-    return Answer(rows, _ORDER, [part], verdict=verdict)
+    return Answer(rows, _ORDER, [_timed_part(title, rows, _ORDER, result)], verdict=verdict)
 
 
 # --- gemm ---------------------------------------------------------------------------------------------
@@ -392,12 +379,12 @@ _GEMM = (
     _count("inputs", "inputs per step: equal to hidden, or 3 N for a row of an image"),
     _count("hidden", "size of the hidden layer", key=True),
     _count("batch", "batch size, images"),
-    _count("gates", "products per step, if separate"),
-    _count("time_steps", "number of time steps"),
+    _count("gates", "products per step, if separate", table=False),
+    _count("time_steps", "number of time steps", table=False),
     _count("products", "matrix products per repetition: gates x time_steps, or time_steps", "calls"),
     _timed("time", "duration of all steps, median over repetitions"),
     _size("flops_per_s", "2 x batch x inputs x hidden x gates x time_steps / time", "GFLOP/s", _GIGA),
-    Metric("peak_pct", "FLOP/s over those of a large matrix product", "of the\npeak %", places=1),
+    Metric("peak_pct", "FLOP/s relative to a large matrix product", "of the\npeak %", places=1),
     Metric("time_at_peak_ms", "duration at the measured peak", "at the\npeak, ms"),
     Metric("speedup", "time of the separate products divided by the merged one's", interval=IN_RUN, places=2),
     *_SAME,
@@ -424,13 +411,9 @@ def _products(result: Result) -> Answer:
         same_output=rows["same_output"] == 1,
     )
     rows = rows[rows["case"] != _PEAKS]
-    shown = columns(
-        _GEMM, "device", "inputs", "hidden", "way", "batch", "products", "time_ms", "flops_per_s", "peak_pct",
-        "time_at_peak_ms", "speedup", "same_output",
-    )  # fmt: skip
     compared = rows[rows["way"] == "merged"]
     names = "hidden " + compared["hidden"].map("{:.0f}".format) + ", " + compared["device"]
-    part = Part(f"Matrix products on {_devices(rows)}", rows, shown, timing(result.manifest))
+    part = _timed_part(f"Matrix products on {_devices(rows)}", rows, _GEMM, result)
     return Answer(rows, _GEMM, [part], verdict=_compared(compared, "speedup", names))
 
 

@@ -384,17 +384,11 @@ def tau_batches(study: Study, startup: Sequence[Path] = (), batches: int | None 
 
 
 class _Profile(NamedTuple):
-    """What TAU recorded of a run; times in ns.
+    """What TAU recorded of a run; times in ns."""
 
-    Attributes:
-        timers: ``calls`` and ``inclusive_ns`` by rank and function, threads summed.
-        stages: ``count`` and ``ns`` (mean) by rank and stage, of its events.
-        marks: ``start_ns`` of each step's end on a rank's first thread, by rank.
-    """
-
-    timers: pd.DataFrame
-    stages: pd.DataFrame
-    marks: pd.Series
+    timers: pd.DataFrame  # calls and inclusive_ns by rank and function, threads summed
+    stages: pd.DataFrame  # count and ns (mean) by rank and stage, of its events
+    marks: pd.Series  # start_ns of each step's end on a rank's first thread, by rank
 
 
 def _read(study: Study) -> _Profile:

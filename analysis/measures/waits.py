@@ -28,21 +28,14 @@ UNKNOWN = -1
 
 
 class Recorded(NamedTuple):
-    """What a rank did in some consecutive steps, and in the one before these; times in ns on its own clock.
-
-    Attributes:
-        rank: its number.
-        steps: ``batch_index, start_ns, load_end_ns, end_ns`` of these steps, in order.
-        kernels: :data:`COLUMNS`, numbers -1 where they are not recorded, classes as numbers of ``CLASSES``;
-            of collectives that several ranks made together ``call``, ``members`` and ``collective`` (see
-            :func:`read_rank`), 0 and None of others.
-        waits: calls that waited for a device: ``start_ns, end_ns, thread, name``.
-    """
+    """What a rank did in some consecutive steps, and in the one before these; times in ns by its clock."""
 
     rank: int
-    steps: pd.DataFrame
+    steps: pd.DataFrame  # batch_index, start_ns, load_end_ns, end_ns of these steps, in order
+    # COLUMNS, numbers -1 where they are not recorded, classes as numbers of CLASSES; of collectives that
+    # several ranks made together call, members and collective (see read_rank), 0 and None of others.
     kernels: pd.DataFrame
-    waits: pd.DataFrame
+    waits: pd.DataFrame  # calls that waited for a device: start_ns, end_ns, thread, name
 
 
 def read_rank(trace: RunTrace, place: int, steps: list[int], calls: pd.DataFrame) -> Recorded:
@@ -94,25 +87,16 @@ MEMCPY, MEMSET = CLASSES.index("memcpy"), CLASSES.index("memset")
 
 @dataclass(frozen=True)
 class Activities:
-    """Arrays of one element an activity, in order of the start; times in ns.
-
-    Attributes:
-        kind: CALL, WAIT, OPERATOR or KERNEL.
-        row: of the kernels (a call's: of the first that it launched), or of the waits.
-        kernel_class: a number of ``CLASSES``; of calls -1.
-        chain: a number for all that comes one after the other: on a stream, or in threads that take turns.
-        launch: of a kernel the activity that launched it; -1: not known.
-        batch_index: -1: of none.
-    """
+    """Arrays of one element an activity, in order of the start; times in ns."""
 
     start_ns: np.ndarray
     end_ns: np.ndarray
-    kind: np.ndarray
-    row: np.ndarray
-    kernel_class: np.ndarray
-    chain: np.ndarray
-    launch: np.ndarray
-    batch_index: np.ndarray
+    kind: np.ndarray  # CALL, WAIT, OPERATOR or KERNEL
+    row: np.ndarray  # of the kernels (a call's: of the first that it launched), or of the waits
+    kernel_class: np.ndarray  # a number of CLASSES; of calls -1
+    chain: np.ndarray  # for all that comes one after the other: on a stream, or in threads that take turns
+    launch: np.ndarray  # of a kernel the activity that launched it; -1: not known
+    batch_index: np.ndarray  # -1: of none
 
     def __len__(self) -> int:
         return len(self.start_ns)

@@ -154,19 +154,13 @@ def scatter(values: Sequence[float] | np.ndarray) -> Scatter:
 
 @dataclass(frozen=True)
 class Drawn:
-    """The median over runs of a figure, resampled: a parametric bootstrap on the logarithm.
-
-    Attributes:
-        inside: relative standard error of a run's figure by its steps: a lower limit of the scatter.
-        deviates: of each resample, the median of as many standard normal numbers as there are runs.
-        widening: of each resample, the true scatter over the estimated one.
-    """
+    """The median over runs of a figure, resampled: a parametric bootstrap on the logarithm."""
 
     value: float
     scatter: Scatter
-    inside: float
-    deviates: np.ndarray
-    widening: np.ndarray
+    inside: float  # relative standard error of a run's figure by its steps: a lower limit of the scatter
+    deviates: np.ndarray  # of each resample, the median of as many standard normal numbers as there are runs
+    widening: np.ndarray  # of each resample, the true scatter over the estimated one
 
     def values(self, widening: np.ndarray | None = None) -> np.ndarray:
         """The resampled medians; by default with the point's own widening."""
