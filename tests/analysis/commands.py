@@ -51,10 +51,15 @@ def run(module: str, *arguments: str | Path) -> Ran:
     return Ran(code, out.getvalue(), err.getvalue())
 
 
+def answered(module: str, *arguments: str | Path) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:
+    """An answer's rows with all their columns, and the findings beside them: code -> data."""
+    answer = json.loads(run(module, *arguments, "--format", "json", "--all", "--notes").out)
+    return answer["rows"], {finding["code"]: finding.get("data", {}) for finding in answer["findings"]}
+
+
 def found(module: str, *arguments: str | Path) -> dict[str, dict[str, Any]]:
     """The findings beside an answer: code -> data."""
-    findings = run(module, *arguments, "--format", "json", "--notes").json["findings"]
-    return {finding["code"]: finding.get("data", {}) for finding in findings}
+    return answered(module, *arguments)[1]
 
 
 def run_as_user(module: str, *arguments: str | Path, **environment: str) -> Ran:

@@ -20,7 +20,7 @@ from analysis.display.lines import (
 from analysis.frames.load import load
 from analysis.report import base
 from analysis.report.base import Context, with_lines
-from analysis.report.build import build
+from tests.analysis.frames import section_of
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 
 FACTORS = {"loader": ["dali", "pytorch"], "grad": ["fp16", "fp32"], "batch": [32, 64], "workers": [2, 4, 8],
@@ -198,7 +198,8 @@ def test_few_configurations_are_bars_by_name_and_many_are_panels(tmp_path, batch
         for profile in ("none", "torch")
     ]
     write_sweep(tmp_path, runs, repetitions={"none": 1, "torch": 1})
-    sections = {section.id: section for section in build(load(tmp_path)).sections}
+    study = load(tmp_path)
+    sections = {id: section_of(study, id) for id in ("stages", "anatomy")}
     for id in ("stages", "anatomy"):
         chart = sections[id].charts[0]
         members = [trace for trace in chart.figure["data"] if "members" in str(trace.get("meta"))]

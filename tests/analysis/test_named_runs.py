@@ -8,14 +8,14 @@ import pytest
 
 from analysis.frames.load import load, load_named
 from analysis.prediction.configurations import configurations
-from analysis.report.build import build
 from benchmarks.planted_sweep import NO_NOISE, Job, write_sweep
 from jobs import store
 from jobs.run_fields import format_id
 from jobs.store import Manifest
 from profiling import tables
 from profiling.errors import UserError
-from tests.analysis.commands import found, one_line_error, run
+from tests.analysis.commands import answered, one_line_error, run
+from tests.analysis.frames import opening_of
 
 REPETITIONS = 2
 
@@ -67,11 +67,10 @@ def test_a_command_of_more_ranks_only_is_no_baseline_of_its_own(folders, tmp_pat
     for ranks in folders:
         for directory in folders[ranks].glob("run_*"):
             shutil.copytree(directory, tmp_path / directory.name)
-    done = run("analysis.scaled", tmp_path, "--format", "json")
-    one, *others = done.json
+    (one, *others), said = answered("analysis.scaled", tmp_path)
     assert (one["speedup"], one["scaling_efficiency_pct"]) == (1, 100)
     assert [(row["speedup"], row["scaling_efficiency_pct"]) for row in others] == [(None, None)] * 2
-    assert found("analysis.scaled", tmp_path)["not_compared"]["what"] == "4 ranks, other command"
+    assert said["not_compared"]["what"] == "4 ranks, other command"
 
 
 def test_a_group_of_several_world_sizes_is_neither_compared_nor_a_baseline(tmp_path):
@@ -97,12 +96,12 @@ def test_without_samples_there_is_no_efficiency_and_that_is_said(tmp_path):
     for ranks in (1, 2, 4):
         plant(mine, ranks, "train.py")
     take_samples(mine)
-    done = run("analysis.scaled", mine, "--format", "json")
-    assert [row["world_size"] for row in done.json] == [1, 2, 4]
-    for row in done.json:
+    rows, said = answered("analysis.scaled", mine)
+    assert [row["world_size"] for row in rows] == [1, 2, 4]
+    for row in rows:
         assert row["step_ms"] > 0
         assert (row["images_per_s"], row["speedup"], row["scaling_efficiency_pct"]) == (None, None, None)
-    assert found("analysis.scaled", mine)["not_recorded"]["n"] == 3
+    assert said["not_recorded"]["n"] == 3
     assert "nan" not in run("analysis.scaled", mine).out
     page = tmp_path / "report.html"
     assert run("analysis.report.__main__", mine, "--output", page).code == 0
@@ -119,15 +118,14 @@ def test_where_samples_of_some_runs_are_unknown_the_others_are_reported(tmp_path
     for ranks in (1, 2, 4):
         plant(tmp_path, ranks, "train.py")
     take_samples(tmp_path, lacking)
-    done = run("analysis.scaled", tmp_path, "--scaling", "weak", "--format", "json")
-    assert [row["scaling_efficiency_pct"] for row in done.json] == efficiencies
-    assert found("analysis.scaled", tmp_path, "--scaling", "weak")["not_recorded"]["of"] == 3
+    rows, said = answered("analysis.scaled", tmp_path, "--scaling", "weak")
+    assert [row["scaling_efficiency_pct"] for row in rows] == efficiencies
+    assert said["not_recorded"]["of"] == 3
     study = load(tmp_path)
     assert {point.world_size for one in configurations(study) for point in one.points} == {1, 2, 4} - {
         lacking
     }
-    page = build(study)
-    assert not [line.text for line in page.summary if "nan" in line.text.split()]
+    assert "nan" not in opening_of(study).split()
 
 
 def test_named_runs_with_another_batch_per_rank_and_in_all_are_not_compared(folders, tmp_path):
@@ -138,9 +136,7 @@ def test_named_runs_with_another_batch_per_rank_and_in_all_are_not_compared(fold
         changed = manifest.run.model_copy(update={"batch": batch})
         store.write_record(directory / store.MANIFEST, manifest.model_copy(update={"run": changed}))
         directory.rename(directory.with_name(format_id(changed, manifest.repetition, 0)))
-    done = run("analysis.scaled", f"1={folders[1]}", f"2={tmp_path / '2'}", "--format", "json")
-    one, two = done.json
+    (one, two), said = answered("analysis.scaled", f"1={folders[1]}", f"2={tmp_path / '2'}")
     assert (one["speedup"], one["scaling_efficiency_pct"]) == (1, 100)
     assert (two["speedup"], two["scaling_efficiency_pct"]) == (None, None)
-    said = found("analysis.scaled", f"1={folders[1]}", f"2={tmp_path / '2'}")
     assert said["not_compared"] == {"what": "2 ranks, other batch size"}

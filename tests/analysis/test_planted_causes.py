@@ -12,11 +12,10 @@ from analysis.frames.matching import CAUSES, WAITS
 from analysis.measures.critical_path import critical_path
 from analysis.measures.loss import BY_STAGES
 from analysis.report.base import Context
-from analysis.report.build import build
 from benchmarks.planted_sweep import IMAGES, NO_NOISE, Job, Network, step_ms, strength, times_of, write_sweep
 from benchmarks.verdicts import JOB, ON_ONE, PLANTS, Plant, findings_of, named
 from profiling.findings import Finding
-from tests.analysis.frames import scaled_rows
+from tests.analysis.frames import scaled_rows, section_of
 
 FAST = {"repetitions": {"none": 3, "torch": 1}, "batches": 30}
 
@@ -60,7 +59,7 @@ def test_a_slow_gpu_is_the_first_cause_and_no_network_is_advised(slow_gpu):
 
 
 def test_the_section_that_backs_the_sentence_shows_the_run_that_tells_the_whole_lateness(slow_gpu):
-    (section,) = [one for one in build(load(slow_gpu)).sections if one.id == "stragglers"]
+    section = section_of(load(slow_gpu), "stragglers")
     (trace,) = section.charts[0].figure["data"]
     assert np.median(trace["z"][3]) == pytest.approx(30.5, abs=2.0)
 
@@ -131,12 +130,11 @@ def test_one_rank_s_trace_tells_no_transfer_from_wait_and_says_so(slow_gpu, tmp_
     for rank in range(1, 8):
         (run / f"rank_{rank:04d}" / "kernels.parquet").unlink()
     study = load(tmp_path / "copy")
-    page = build(study)
     (row,) = [row for row in scaled_rows(study) if row["world_size"] == 8]
     assert row["loss_exposed_transfer_pct"] is None and row["loss_exposed_communication_pct"] > 15
     found = [one.data["kind"] for one in diagnosis(Context(study)) if one.code == "cause_of_loss"]
     assert found[0] == "exposed_communication"
-    (loss,) = [one for one in page.sections if one.id == "loss"]
+    loss = section_of(study, "loss")
     assert "collectives, transfer or waiting" in {trace["name"] for trace in loss.charts[0].figure["data"]}
     assert "transfer_unknown" in {one.code for one in study.findings}
 

@@ -19,8 +19,8 @@ from analysis.prediction.configurations import (
     read_table,
 )
 from analysis.prediction.predict import of_study, predictions
-from analysis.report.build import build
 from tests.analysis.commands import one_line_error, run
+from tests.analysis.frames import section_of
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 
 
@@ -116,7 +116,7 @@ def test_predictions_of_strong_scaling_are_called_by_the_global_batch(tmp_path):
     assert [row[0] for row in rows] == ["64", "64", "128", "128"] and "global" in out.split("\n")[2]
     study = load(tmp_path)
     assert [one.name for one in configurations(study, "strong")] == ["global batch 64", "global batch 128"]
-    section = next(section for section in build(study).sections if section.id == "prediction")
+    section = section_of(study, "prediction")
     title = section.charts[0].figure["layout"]["title"]["text"]
     assert re.search("global batch (64|128)$", title), title
 
@@ -197,7 +197,7 @@ def test_bad_ranks_are_one_line(tmp_path, ranks, says):
 def test_equal_ranks_on_other_numbers_of_nodes_are_points_of_their_own(tmp_path):
     runs = [run_of(nodes=nodes, gpus_per_node=gpus) for nodes, gpus in ((1, 1), (1, 2), (2, 2), (1, 4))]
     write_sweep(tmp_path, runs, repetitions={"none": 3})
-    (section,) = (one for one in build(load(tmp_path)).sections if one.id == "prediction")
+    section = section_of(load(tmp_path), "prediction")
     (chart,) = section.charts
     lines = {trace["name"]: trace["x"] for trace in chart.figure["data"]}
     assert lines["measured"] == [1, 2, 4] and lines["measured on 2 nodes"] == [4]
@@ -231,7 +231,7 @@ def test_configurations_that_cannot_be_predicted_are_named_in_one_line_and_the_o
     assert lacking(study.findings) == {
         ("dali-gpu", 8, ONE_SIZE), ("dali-cpu", 8, TOO_WIDE), ("synthetic", 8, TOO_WIDE),
     }  # fmt: skip
-    (section,) = (one for one in build(load(tmp_path)).sections if one.id == "prediction")
+    section = section_of(load(tmp_path), "prediction")
     assert section.charts
 
 

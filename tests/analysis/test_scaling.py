@@ -15,10 +15,9 @@ from analysis.measures import anatomy
 from analysis.measures.efficiency import efficiency
 from analysis.measures.points import findings, points_of
 from analysis.measures.scaled import without_unusable_intervals
-from analysis.report.build import build
 from profiling import tables
-from tests.analysis.commands import found, run
-from tests.analysis.frames import scaled_frame, scaled_rows
+from tests.analysis.commands import answered, found, run
+from tests.analysis.frames import opening_of, scaled_frame, scaled_rows, section_of
 from tests.analysis.synthetic import MS, Truth, run_of, write_pyprof, write_run, write_sweep
 
 SIZES = (1, 2, 4)
@@ -36,7 +35,7 @@ def both_of(*sizes: int, **fields: Any) -> list:
 
 def asked(path: Path, *more: str) -> list[dict[str, Any]]:
     """The command's rows."""
-    return run("analysis.scaled", path, *more, "--format", "json", "--all").json
+    return answered("analysis.scaled", path, *more)[0]
 
 
 @pytest.fixture(scope="module")
@@ -158,10 +157,10 @@ def test_profiled_runs_alone_are_timed_by_what_was_not_recorded_if_there_is_any(
     for name, first, step_ms in (("half", 20, 100), ("all", 0, 200)):
         runs = [run_of(profile="torch", attribute_from=first)]
         write_sweep(tmp_path / name, runs, Truth(perturbation=2.0, noise_ms=0.1))
-        (row,) = asked(tmp_path / name)
+        (row,), said = answered("analysis.scaled", tmp_path / name)
         assert row["step_ms"] == pytest.approx(step_ms, rel=0.01) and row["perturbation"] is None
         assert row["kind_of_runs"] == "profiled runs"
-        assert found("analysis.scaled", tmp_path / name)["timed_by_profiled_runs"] == {"n": 1, "of": 1}
+        assert said["timed_by_profiled_runs"] == {"n": 1, "of": 1}
 
 
 def test_the_rows_have_one_schema_whatever_the_results(tmp_path: Path) -> None:
@@ -216,11 +215,13 @@ def test_groups_sum_costs_first(planted, table: pd.DataFrame) -> None:
 
 def test_intervals_take_two_runs_and_are_the_same_each_time(tmp_path: Path) -> None:
     write_sweep(tmp_path, of_sizes(1, 2), Truth(run_noise_ms=2))
-    assert found("analysis.scaled", tmp_path)["few_runs"] == {"n": 2, "of": 2, "least": 3}
-    assert asked(tmp_path) == asked(tmp_path)
+    answer = answered("analysis.scaled", tmp_path)
+    assert answer[1]["few_runs"] == {"n": 2, "of": 2, "least": 3}
+    assert answered("analysis.scaled", tmp_path) == answer
     write_run(tmp_path, run_of(batch=64), Truth())
-    assert found("analysis.scaled", tmp_path)["few_runs"] == {"n": 3, "of": 3, "least": 3}
-    (alone,) = [row for row in asked(tmp_path) if row["runs"] == 1]
+    rows, said = answered("analysis.scaled", tmp_path)
+    assert said["few_runs"] == {"n": 3, "of": 3, "least": 3}
+    (alone,) = [row for row in rows if row["runs"] == 1]
     assert alone["step_ms_low"] is None and alone["step_ms"]
     for size in (1, 2):
         write_run(tmp_path, run_of(gpus_per_node=size), Truth(), 2)
@@ -298,7 +299,7 @@ def test_different_devices_are_said(tmp_path: Path) -> None:
     write_sweep(tmp_path / "sizes", [run_of()])
     write_run(tmp_path / "sizes", run_of(gpus_per_node=2), Truth(device="Tesla V100"))
     assert found("analysis.scaled", tmp_path / "sizes")["devices_differ"] == {"devices": BOTH}
-    opening = " ".join(line.text for line in build(load(tmp_path / "sizes")).summary)
+    opening = opening_of(load(tmp_path / "sizes"))
     assert all(device in opening for device in BOTH)
 
 
@@ -362,9 +363,9 @@ def test_what_the_profiler_costs_is_told_by_steps_that_are_no_warmup(tmp_path: P
     write_sweep(tmp_path, runs, Truth(warmup=6, noise_ms=0, perturbation=1.25))
     (row,) = asked(tmp_path)
     assert (row["step_ms"], row["perturbation"]) == (100, 1.25)
-    *_, profiled = run("analysis.batches", tmp_path, "--format", "json").json
+    (*_, profiled), said = answered("analysis.batches", tmp_path)
     assert (profiled["attributed_ms"], profiled["step_ms"], profiled["warmup_dropped"]) == (125, 125, 6)
-    assert "first_steps_left_out" in found("analysis.batches", tmp_path)
+    assert "first_steps_left_out" in said
 
 
 def test_the_profilers_cost_is_that_of_the_runs_that_timed_kernels(tmp_path: Path) -> None:
@@ -386,23 +387,23 @@ def test_ranks_of_one_run_on_different_devices_stand_beside_the_mean_of_their_pe
         for rank in manifest["ranks"][2:]:
             rank["device"] = "Tesla V100-SXM2-16GB"
         path.write_text(json.dumps(manifest))
-    (row,) = asked(tmp_path)
+    (row,), said = answered("analysis.scaled", tmp_path)
     assert row["device_name"] == "NVIDIA A100-SXM4-40GB, Tesla V100-SXM2-16GB"
     assert row["peak_tflops_per_s"] == pytest.approx((19.5 + 15.7) / 2)
     assert row["flops_efficiency_of_kernels_pct"] == pytest.approx(100 * 0.74 / 0.06 / 17.6)
-    assert "devices_differ" in found("analysis.scaled", tmp_path)
+    assert "devices_differ" in said
 
 
 @pytest.mark.parametrize(("device", "unit"), [("cpu", "rank"), ("NVIDIA L4", "GPU")])
 def test_a_cpu_has_measured_peaks_only_and_ranks_instead_of_gpus(tmp_path: Path, device, unit) -> None:
     write_sweep(tmp_path, both_of(1, 2), Truth(device=device))
-    (row, _) = asked(tmp_path)
+    (row, _), said = answered("analysis.scaled", tmp_path)
     assert (row["flops_efficiency_of_kernels_pct"] is None) == (device == "cpu")
     assert row["flops_efficiency_of_kernels_of_measured_pct"] == pytest.approx(100 * 7.4e11 / 0.06 / 15e12)
-    assert "peak_unknown" not in found("analysis.scaled", tmp_path)
+    assert "peak_unknown" not in said
     out = run("analysis.scaled", tmp_path).out
     assert f" {unit}s/ " in out.splitlines()[2] + " " and ("% of the measured" in out) == (unit == "rank")
-    (first, *_) = next(one for one in build(load(tmp_path)).sections if one.id == "table").tables
+    (first, *_) = section_of(load(tmp_path), "table").tables
     assert first.columns[0].header == f"{unit}s/node"
 
 

@@ -7,12 +7,12 @@ import pytest
 
 from analysis.frames.load import load
 from analysis.measures.points import shared_cores
-from analysis.report.build import build
 from jobs import store
 from jobs.store import Manifest
 from profiling.findings import Finding
 from tests.analysis.commands import found, one_line_error
 from tests.analysis.commands import run as run_command
+from tests.analysis.frames import opening_of, section_of
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep_record
 
 
@@ -46,9 +46,9 @@ def test_ranks_that_would_share_cores_are_told(tmp_path, given, share):
 
 
 def test_the_report_gives_no_forecast_for_ranks_that_would_share_cores(tmp_path):
-    page = build(plant(tmp_path))
-    assert not any("simulated" in one.text for one in page.summary)
-    (section,) = [one for one in page.sections if one.id == "prediction"]
+    study = plant(tmp_path)
+    assert "simulated" not in opening_of(study)
+    section = section_of(study, "prediction")
     assert section.unavailable == str(Finding("cores_shared")) and not section.charts
     assert "cores_shared" in found("analysis.predict", tmp_path)
 
@@ -71,5 +71,4 @@ def test_different_threads_per_rank_are_said_by_table_and_report(tmp_path, threa
         store.write_record(path, manifest.model_copy(update={"ranks": reports}))
     of_table = found("analysis.scaled", tmp_path)
     assert of_table.get("threads_differ") == ({"threads": [1], "base": [2]} if differ else None)
-    page = " ".join(one.text for one in build(load(tmp_path)).summary)
-    assert ("threads per rank" in page) == differ
+    assert ("threads per rank" in opening_of(load(tmp_path))) == differ

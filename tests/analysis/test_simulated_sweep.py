@@ -10,10 +10,10 @@ from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.prediction.configurations import LINKS, ONE_SIZE
 from analysis.prediction.predict import of_study
-from analysis.report.build import build
 from jobs.run import Run
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
+from tests.analysis.frames import section_of
 from tests.analysis.synthetic import MS, START_NS, Truth, run_of, write_run, write_sweep, write_sweep_record
 
 MIB = 1 << 20
@@ -199,7 +199,7 @@ def test_one_rank_is_enough_where_the_network_is_given(tmp_path):
     assert row["step_ms"] == pytest.approx(step_ms(4), rel=1e-4) and row["traced_ranks"] == 1
     said = one_line_error(run("analysis.predict", tmp_path))
     assert ONE_SIZE in said and "no allreduces" in said
-    section = next(one for one in build(load(tmp_path)).sections if one.id == "prediction")
+    section = section_of(load(tmp_path), "prediction")
     assert section.unavailable and not section.charts
 
 

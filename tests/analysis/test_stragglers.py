@@ -10,12 +10,11 @@ from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.measures import anatomy, stragglers
 from analysis.measures.lateness import BY_COLLECTIVES, CHANCE, CLOCK, NO, SHORT_WAIT, STRAGGLER, TOO_FEW
-from analysis.report.build import build
 from analysis.report.stragglers import MOST_ROWS, heat_map, in_groups, narrowed
 from profiling import tables
 from tests.analysis import late_ranks
 from tests.analysis.commands import one_line_error, run
-from tests.analysis.frames import stragglers_rows
+from tests.analysis.frames import section_of, stragglers_rows
 from tests.analysis.late_ranks import BATCHES, Job, Planted, write
 from tests.analysis.synthetic import MS, Truth, run_of, write_run, write_sweep
 
@@ -250,14 +249,10 @@ def test_of_many_ranks_a_table_shows_the_stragglers_and_the_latest():
 # --- the report ---------------------------------------------------------------------------------------
 
 
-def section_of(path):
-    return next((one for one in build(load(path)).sections if one.id == "stragglers"), None)
-
-
 def test_the_report_shows_the_widest_run_and_names_the_rank(tmp_path):
     write(tmp_path, Job(ranks=2, planted={0: Planted(load=9.0)}))
     write(tmp_path, Job(ranks=8, planted={3: Planted(load=6.0)}))
-    found = section_of(tmp_path)
+    found = section_of(load(tmp_path), "stragglers")
     (trace,) = found.charts[0].figure["data"]
     late = np.array(trace["z"])
     assert late.shape[0] == 8 and np.median(late[3]) == pytest.approx(6, abs=0.3)
