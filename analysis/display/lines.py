@@ -83,11 +83,7 @@ def levels(points: Iterable[Facts], factor: str) -> list[Any]:
 
 
 def caption(encoding: Encoding, spread: str = "band") -> str:
-    """``Colour: loader. Line: grad. Mean of batch (band: lowest and highest).``
-
-    Args:
-        spread: what shows the spread of what is averaged.
-    """
+    """``Colour: loader. Line: grad. Mean of batch (band: lowest and highest).``"""
     channels = {"Colour": encoding.colour, "Line": encoding.dash, "Columns": encoding.columns,
                 "Rows": encoding.rows}  # fmt: skip
     texts = [f"{name}: {factor.removeprefix(FACTOR)}." for name, factor in channels.items() if factor]

@@ -101,15 +101,11 @@ def is_drawn(values: Iterable[float | None]) -> bool:
     return any(plain_numbers(list(values)))
 
 
-def error_bars(values: Values, low: Values, high: Values, width: int = 5) -> dict[str, Any]:
-    """Error bars from ``low`` to ``high``, none to an end that is NaN or infinite.
-
-    Args:
-        width: of the bars' caps, pixels.
-    """
+def error_bars(values: Values, low: Values, high: Values) -> dict[str, Any]:
+    """Error bars from ``low`` to ``high``, none to an end that is NaN or infinite."""
     middle, lowest, highest = (np.asarray(one, float) for one in (values, low, high))
     ends = {"array": plain_numbers(highest - middle), "arrayminus": plain_numbers(middle - lowest)}
-    return {"type": "data", "symmetric": False, "thickness": 1.5, "width": width, **ends}
+    return {"type": "data", "symmetric": False, "thickness": 1.5, "width": 5, **ends}
 
 
 # --- lines ----------------------------------------------------------------------------------------------
@@ -159,7 +155,7 @@ def bars(
             "hovertemplate": f"%{{y}}<br>%{{fullData.name}}: {hover}<extra></extra>",
         }  # fmt: skip
         if "low" in here and here["low"].notna().any():
-            trace["error_x"] = error_bars(here["value"], here["low"], here["high"], width=4)
+            trace["error_x"] = error_bars(here["value"], here["low"], here["high"])
         traces.append(trace | ({"customdata": here["facts"].tolist()} if "facts" in here else {}))
     shorter = distinct(frame["label"], _LONGEST_NAME)
     labels = frame["label"].unique()

@@ -190,11 +190,7 @@ def means(parts: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
 
 
 def tables(frame: pd.DataFrame, by: Sequence[str] = (), of: str = A_STEP) -> list[Part]:
-    """The terminal's tables: the parts of a step, each with its share of it, and what some are made of.
-
-    Args:
-        of: what they are the parts of (:meth:`Study.a_step`).
-    """
+    """The terminal's tables: the parts of a step, each with its share of it, and what some are made of."""
     rows = records(frame)
     keys = [*columns(fields(telling(rows))), *(LEVELS[name] for name in by)]
     whole = columns(METRICS, *(["attributed_steps"] if of != RECORDING else []), "wall_ms")

@@ -423,11 +423,7 @@ def pairs_of(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def differences(pairs: pd.DataFrame) -> pd.DataFrame:
-    """A row a figure that both sides have, and one of all steps together; with :data:`METRICS`.
-
-    Args:
-        pairs: of :func:`pairs_of`.
-    """
+    """A row a figure that both sides have, and one of all steps together; with :data:`METRICS`."""
     figures = []
     for kind, of_kind in pairs.groupby("kind", sort=False):
         sides = zip(of_kind["runs_a"], of_kind["runs_b"], strict=True)

@@ -185,11 +185,7 @@ USE_METRICS = (
 
 
 def use_of_device(points: pd.DataFrame, group: pd.Series, parts: Parts) -> pd.DataFrame:
-    """The figures of each group of points: a row a group, with what of :data:`USE_METRICS` is known.
-
-    Args:
-        parts: of the steps of points.
-    """
+    """The figures of each group of points: a row a group, with what of :data:`USE_METRICS` is known."""
     by_group = points.groupby(group)
     frame = pd.DataFrame({
         "profiled_runs": points["profiled"].map(len).groupby(group).sum(),

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from analysis.display.metrics import NODE, RANK, Metric, fields
+from analysis.display.metrics import NODE, RANK, Metric, columns, fields
 from analysis.display.numbers import digits, in_order
 from analysis.display.terminal import Answer
 from analysis.frames.measure import measure
@@ -18,43 +18,33 @@ from jobs.run_fields import FACTOR, ID_FIELDS, attempted
 from jobs.store import NOT_ENDED, Manifest
 from profiling.errors import UserError
 
-_METERED = (
+METRICS = (
     Metric("runs", "number of runs"),
     Metric("kind_of_runs", "unprofiled, or profiled if there are no others", text=True, table=False),
-)
-_MEMORY = Metric("memory_gb", "peak resident memory of a rank", "memory\nGB")
-_ON_DEVICE = (
+    Metric("memory_gb", "peak resident memory of a rank", "memory\nGB"),
+    Metric("memory_rank", "rank with the highest memory_gb", "of\nrank"),
+    Metric("least_memory_gb", "peak memory of the rank that needs least", table=False),
     Metric("device_memory_gb", "peak memory of tensors on a GPU", "tensors\nGB"),
     Metric("device_reserved_gb", "GPU memory reserved by PyTorch for them", "reserved\nGB"),
     Metric("device_used_gb", "GPU memory in use after the steps, by all processes", "in use\nGB"),
-)
-_DEVICE = (
     Metric("device_j_per_image", "energy of all GPUs (NVML, whole boards) per image", "GPU\nJ/image"),
-    Metric("device_w", "mean power per GPU", "W per\nGPU"),
-)
-_START = (
-    Metric("startup_s", "start of the process to first step, slowest rank, median over runs", "startup\ns"),
-    Metric("first_step_s", "duration of the first step", "first\nstep, s"),
-)
-METRICS = (
-    *_METERED,
-    _MEMORY,
-    Metric("memory_rank", "rank with the highest memory_gb", "of\nrank"),
-    Metric("least_memory_gb", "peak memory of the rank that needs least", table=False),
-    *_ON_DEVICE,
-    _DEVICE[0],
     Metric("processors_j_per_image", "energy of all processors (RAPL, all users) per image",
            "processors\nJ/image"),
-    _DEVICE[1],
+    Metric("device_w", "mean power per GPU", "W per\nGPU"),
     Metric("processors_w", "mean power of the processors of a node", "CPU W\nper node"),
     Metric("energy_note", "reason why an energy is missing", text=True, table=False),
-    *_START,
-    Metric("node_hours_per_million_images", "at the images/s of its steady steps", "node-hours/\n1e6 images"),
+    Metric("startup_s", "start of the process to first step, slowest rank, median over runs", "startup\ns"),
+    Metric("first_step_s", "duration of the first step", "first\nstep, s"),
+    Metric("node_hours_per_million_images", "node-hours of 1e6 images, steady", "node-hours/\n1e6 images"),
     Metric("kwh_per_million_images", "energy of GPUs and processors, if metered", "kWh/\n1e6 images"),
     Metric("node_hours", "nodes x wall time of the runs used", "node\nhours"),
     Metric("failed_node_hours", "nodes x wall time of failed runs", "node hours\nfailed"),
 )  # fmt: skip
-RANK_METRICS = (RANK, replace(NODE, table=False), *_METERED, _MEMORY, *_ON_DEVICE, *_DEVICE, *_START)
+_OF_A_RANK = (
+    "runs", "kind_of_runs", "memory_gb", "device_memory_gb", "device_reserved_gb", "device_used_gb",
+    "device_j_per_image", "device_w", "startup_s", "first_step_s",
+)  # fmt: skip
+RANK_METRICS = (RANK, replace(NODE, table=False), *columns(METRICS, *_OF_A_RANK))
 COLUMNS = {"Columns: the fields of a configuration, then": METRICS, "With --by rank:": RANK_METRICS}
 _OLD = "the ranks recorded none (they ran with an older release)"
 _OWN_PROGRAM = "profiling.watch does not record it"

@@ -241,9 +241,6 @@ def effects(calls_a: Any, ms_a: Any, calls_b: Any, ms_b: Any) -> tuple[Any, Any]
 
     Each is weighted by the mean of both sides (as in Marshall and Edgeworth's index numbers), so that the two
     add up to the difference, and from B to A have the other sign. NaN: the calls are of other launches.
-
-    Args:
-        calls_a, ms_a, calls_b, ms_b: numbers or arrays.
     """
     each_a, each_b = ms_a / calls_a, ms_b / calls_b
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -228,11 +228,7 @@ _MOST_DRAWN = 4_000_000  # elements of one portion of draws: bounds memory
 
 
 def judge(lateness: Lateness, nodes: Sequence[str] = ()) -> tuple[np.ndarray, np.ndarray]:
-    """Each rank's verdict, and its p-value (NaN where none was needed).
-
-    Args:
-        nodes: the node of each rank.
-    """
+    """Each rank's verdict, and its p-value (NaN where none was needed)."""
     of_nodes = list(pd.Series(nodes, dtype=object).groupby(np.array(nodes, object)).indices.values())
     by_node = len(of_nodes) > 1 and min(map(len, of_nodes)) > 1
     level = SIGNIFICANCE / (2 if by_node else 1)

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from analysis.display.metrics import telling
+from analysis.display.metrics import records, telling
 from analysis.display.numbers import label_of
 from analysis.frames.kernel_sums import COSTS, costs
 from analysis.frames.steps import Series, all_series
@@ -238,14 +238,6 @@ def shared_cores(study: Study) -> bool:
 
 
 def _label(points: pd.DataFrame, place: Any) -> str:
-    """A point's size (``2 nodes x 4 GPUs``), and, where others have the same, what tells it from these."""
-
-    def of_size(point: Fields) -> str:
-        nodes, gpus = point["nodes"], point["gpus_per_node"]
-        unit = "rank" if all(run.on_cpus for run in runs_of(point)) else "GPU"
-        return f"{nodes} node{'s' * (nodes != 1)} x {gpus} {unit}{'s' * (gpus != 1)}"
-
-    labels = points.apply(of_size, axis=1)
-    alike = points.loc[labels == labels[place], list(POINT_FIELDS)].to_dict("records")
-    others = label_of(points.loc[place], telling(alike, POINT_FIELDS))
-    return ", ".join(filter(None, [labels[place], others]))
+    """A point's number of ranks, and what tells it from others: ``8 ranks, dali-cpu``."""
+    names = telling(records(points[list(POINT_FIELDS)]), fields_of("workload"))
+    return label_of(points.loc[place], ("world_size", *names))

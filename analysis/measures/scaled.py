@@ -107,9 +107,7 @@ def scaled(
     if study.of_kind("trace") and not study.of_kind("run", "pyprof") and not study.tau_intervals:
         return traced.answer(study, scaling)
     frame = configurations(study, method, group_by, scaling)
-    notes: list[str] = []
-    if explain:
-        notes = published.explain(study, of_runs(study, (), scaling))
+    notes = published.explain(study, of_runs(study, (), scaling)) if explain else []
     for finding in unexplained(frame):
         study.add(finding)
     verdict = [*sizes_without_result(study), *uncertain(frame)]
@@ -143,19 +141,19 @@ def configurations(
     if not frames:
         raise UserError(_nothing(study, methods))
     frame = pd.concat(frames, ignore_index=True)
-    figures = [one for metrics in _KINDS.values() for one in metrics]
+    figures = [one for _, metrics in _KINDS.values() for one in metrics]
     names = names_of([_METHOD, *_fields(group_by), *figures]) + ([] if group_by else study.own_factors)
     numbers = names_of(one for one in figures if not one.text)
     frame = frame.reindex(columns=list(dict.fromkeys(names)))
     return frame.astype(dict.fromkeys(numbers, float) | dict.fromkeys(_COUNTS, "Int64"))
 
 
-# A column that rows of one kind alone have, and the columns of this kind.
-_KINDS = {
-    "scaling": (*METRICS, *USE_METRICS),
-    "tables": published.METRICS,
-    "application_s": tau.METRICS,
-    "step_duration_s": published.SCALED_METRICS,
+# A column that rows of one kind alone have; the title of their table, if they have one, and their columns.
+_KINDS: dict[str, tuple[str, Sequence[Metric]]] = {
+    "scaling": ("", (*METRICS, *USE_METRICS)),
+    "tables": ("PyProf kernel tables, corrected method", published.METRICS),
+    "application_s": ("Published method", tau.METRICS),
+    "step_duration_s": ("Published method, PyProf tables with step times", published.SCALED_METRICS),
 }
 
 
@@ -169,7 +167,7 @@ def _in_data(frame: pd.DataFrame, group_by: Sequence[str]) -> list[Metric]:
     method = replace(_METHOD, detail=frame["method"].nunique() == 1)
     found = {metric.name: metric for metric in (method, *_fields(group_by))}
     # Of those of one name, which several kinds have, the first counts.
-    for kind, metrics in sorted(_KINDS.items(), key=lambda one: frame[one[0]].isna().all()):
+    for kind, (_, metrics) in sorted(_KINDS.items(), key=lambda one: frame[one[0]].isna().all()):
         absent = bool(frame[kind].isna().all())
         for metric in metrics:
             shown = metric if metric.name in _WITH_ENDS and not absent else metric.alone
@@ -323,11 +321,12 @@ def _drop_baselines(study: Study, frame: pd.DataFrame) -> None:
     size, compared = frame["world_size"].astype("Int64"), _is_compared(frame)
     sized = frame[size.notna()].reindex(columns=["world_size", "batch", "program", "model"]).astype(object)
     dropped = pd.Series(False, frame.index)
+    smallest = sized.sort_values("world_size", kind="stable")[["world_size", "batch"]][:1].to_numpy()
     for place, (ranks, batch, program, model) in zip(sized.index, sized.to_numpy(), strict=True):
-        fewer = sized[sized["world_size"] < ranks].sort_values("world_size", kind="stable")
-        if fewer.empty or compared[place]:
+        ((least, other),) = smallest
+        if ranks == least or compared[place]:
             continue
-        least, other = fewer[["world_size", "batch"]].iloc[0]
+        fewer = sized[sized["world_size"] < ranks]
         other_batch = batch and other and batch not in (other, other * least / ranks)
         same_model = fewer["model"].map(str) == str(model)
         other_command = program and {*fewer["program"][same_model].dropna()} - {"", program}
@@ -405,25 +404,17 @@ _SHARES = (
     "flops_efficiency_of_kernels", "flops_efficiency_of_step", "bandwidth_efficiency_of_kernels",
     "bandwidth_efficiency_of_step", "mfu",
 )  # fmt: skip
-_OF_FILES = (
-    ("PyProf kernel tables, corrected method", "tables", published.METRICS[1:]),
-    ("Published method", "application_s", tau.METRICS),
-    ("Published method, PyProf tables with step times", "step_duration_s", published.SCALED_METRICS),
-)
 
 
 def tables(frame: pd.DataFrame, group_by: Sequence[str] = (), with_loss: bool = True) -> list[Part]:
     """The terminal's tables: durations and scaling, what is lost, use of the device, and reference files'."""
     own = without_unusable_intervals(frame[frame["scaling"].notna()])
-    found = [
-        _time_part(own, group_by),
-        loss_part(own, group_by) if with_loss else None,
-        _use_part(own, group_by),
-    ]
-    tables = [part for part in found if part and len(own)]
-    for title, kind, metrics in _OF_FILES:
-        if len(some := frame[frame[kind].notna()]):
-            figures = [one for one in metrics if one.name not in ("runs", "base_nodes")]
+    found = (_time_part, loss_part, _use_part) if with_loss else (_time_part, _use_part)
+    tables = [part for of in found if len(own) and (part := of(own, group_by))]
+    for kind, (title, metrics) in _KINDS.items():
+        some = frame[frame[kind].notna()]
+        if title and len(some):
+            figures = [one for one in metrics if one.name not in ("runs", "tables", "base_nodes")]
             tables.append(Part(title, some, [*_who(some, group_by), *figures]))
     return tables
 
@@ -437,9 +428,7 @@ def _who(some: pd.DataFrame, group_by: Sequence[str]) -> list[Metric]:
     return fields(group_by or varied(some, APART) or size or ["model"])
 
 
-def _time_part(own: pd.DataFrame, group_by: Sequence[str]) -> Part | None:
-    if own.empty:
-        return None
+def _time_part(own: pd.DataFrame, group_by: Sequence[str]) -> Part:
     step, rate, speedup, *others = columns(
         METRICS, "step_ms", "images_per_s", "speedup", "scaling_efficiency_pct", "runs", "warmup_dropped"
     )

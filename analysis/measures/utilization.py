@@ -152,9 +152,6 @@ def _of_run(study: Study, source: Source) -> pd.DataFrame:
 def _of_rank(directory: Path, steps: range) -> tuple[list[dict[str, Any]], np.ndarray, int]:
     """A rank by its tables: a row a device, which of its recorded steps that count have kernels, and how
     many kernels name no device.
-
-    Args:
-        steps: those that count.
     """
     batches = tables.read(directory, "batches", ["batch_index", "start_ns", "end_ns", "attributed"])
     recorded = batches.filter(batches["attributed"])
