@@ -270,7 +270,7 @@ PARTS: dict[str, tuple[str, Callable[[int], Rows], int]] = {
     "alarms": ("analysis.compare: six configurations, of which none differs", of_alarms, 600),
     "levels": ("analysis.factors: interval of a setting's effect", of_levels, 200),
     "batches": ("analysis.batches: interval of a median step inside a run", of_medians, 1000),
-    "means": ("analysis.hotspots: interval of a mean inside a run", of_means, 1000),
+    "means": ("analysis.tau_batches: interval of a mean step inside a run", of_means, 1000),
     "loss": ("analysis.scaled: parts of the loss inside a run, and their sum", of_loss, 1000),
     "differences": ("analysis.tau_batches: a step by what 50 take longer than one", of_differences, 2000),
 }

@@ -10,15 +10,13 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from analysis.display.metrics import IN_RUN, Metric, columns, names_of
+from analysis.display.metrics import Metric, columns, names_of
 from analysis.display.terminal import Answer
-from analysis.frames.kernel_sums import kernel_sums, query
+from analysis.frames.kernel_sums import query
 from analysis.frames.measure import measure
 from analysis.frames.study import Source, Study
 from analysis.measures import kernels, peaks
 from analysis.measures.kernels import BY
-from analysis.measures.scaled import without_unusable_intervals
-from analysis.statistics import estimates
 from profiling import schemas
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError, did_you_mean
@@ -37,8 +35,7 @@ COUNTED = (
 METRICS = (
     BY["kernel"],
     replace(BY["class"], table=False),
-    Metric("ms_per_step", "time per step; the interval is over the run's steps", "ms/step", IN_RUN),
-    *columns(kernels.METRICS, "share_pct", "calls_per_step"),
+    *columns(kernels.METRICS, "ms_per_step", "share_pct", "calls_per_step"),
     *(replace(metric, table=False) for metric in columns(kernels.METRICS, "mean_us")),
     Metric("cpu_s", "CPU time of a function in the whole run, measured by VTune", "CPU\ns"),
     *COUNTED,
@@ -191,7 +188,7 @@ def hotspots(study: Study, top: int = 5, run: str | None = None) -> Answer:
         raise UserError(f"{study.path}: {timing.id} holds no kernels of its steps")
     tool = counting.fields["profile"] if counting else ""
     counters = by_kernel(_table(study, counting, "atomics"))
-    rows = hot.join(counters, on="kernel").join(_intervals(study, timing, hot), on=["kernel", "class"])
+    rows = hot.join(counters, on="kernel")
     by_name = hot["kernel"].map(lambda name: "from name" if TENSOR_KERNEL.search(name) else None)
     tensor = rows["tensor_instructions"]
     rows["tensor_cores"] = by_name.astype(object).mask(tensor > 0, "used").mask(tensor <= 0, "not used")
@@ -205,21 +202,7 @@ def hotspots(study: Study, top: int = 5, run: str | None = None) -> Answer:
         rows = pd.concat([rows, functions], ignore_index=True)
     rows = rows.reindex(columns=names_of(METRICS)).astype(object)
     caption = "Times: profiled steps" + (f"; counters: {tool}, another run" if tool else "")
-    # A kernel takes no negative time: an interval that reaches there says nothing.
-    usable = without_unusable_intervals(rows)
-    return Answer(rows, METRICS, title="Hottest kernels", caption=caption, notable=usable)
-
-
-def _intervals(study: Study, timing: Source, hot: pd.DataFrame) -> pd.DataFrame:
-    """Intervals of the time that kernels take per step, over the steps; NaN where these are too few."""
-    sums = kernel_sums(study, [timing], ("step", "kernel", "class"))
-    gpus = kernel_sums(study, [timing], ("rank",))["rank"].nunique() * timing.gpus_per_rank
-    # A step that did not launch a kernel spent no time in it.
-    of_steps = sums.pivot_table("ns", ["kernel", "class"], "step", "sum", fill_value=0.0) / gpus / 1e6
-    of_steps = of_steps.loc[list(zip(hot["kernel"], hot["class"], strict=True))]
-    found = {key: estimates.mean_in_run(row.to_numpy(float)) for key, row in of_steps.iterrows()}
-    ends = [(one.low, one.high) if not one.note else (np.nan, np.nan) for one in found.values()]
-    return pd.DataFrame(ends, of_steps.index, ["ms_per_step_low", "ms_per_step_high"])
+    return Answer(rows, METRICS, title="Hottest kernels", caption=caption)
 
 
 def _functions(timers: pd.DataFrame, counters: pd.DataFrame, top: int) -> pd.DataFrame:

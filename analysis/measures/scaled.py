@@ -348,7 +348,7 @@ def _drop_baselines(study: Study, frame: pd.DataFrame) -> None:
 WIDEST_INTERVAL_PCT = 40.0
 # The loss, which may be 0 or less, is as sure as the efficiency that it is the rest of.
 _POSITIVE = ("step_ms", "images_per_s", "speedup", "scaling_efficiency_pct", "mfu_pct",
-             "flops_efficiency_of_step_pct", "bandwidth_efficiency_of_step_pct", "ms_per_step")  # fmt: skip
+             "flops_efficiency_of_step_pct", "bandwidth_efficiency_of_step_pct")  # fmt: skip
 _POSITIVE_OF = {"loss_pct": "scaling_efficiency_pct", **{name: name for name in _POSITIVE}}
 
 
