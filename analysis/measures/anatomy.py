@@ -87,11 +87,10 @@ def durations(series: Mapping[str, Series]) -> pd.DataFrame:
     rows = []
     for run, one in series.items():
         steady, ms, recorded_ns = one.steady, one.steady_ns / 1e6, one.recorded_ns
-        median = estimates.median_in_run(ms)
         rows.append({
             "run": run, "steps": len(steady), "warmup_dropped": int(np.argmax(steady)),
             "steady_steps": len(ms),
-            "step_ms": median.value, "step_ms_low": median.low, "step_ms_high": median.high,
+            **dict(zip(("step_ms", "step_ms_low", "step_ms_high"), estimates.median_in_run(ms), strict=True)),
             "p95_ms": estimates.percentile(ms, 95), "p99_ms": estimates.percentile(ms, 99),
             "max_ms": ms.max(), "images_per_s": one.images_per_s,
             **{f"{stage}_ms": np.median(ns[steady]) / 1e6 for stage, ns in one.stages.items()},

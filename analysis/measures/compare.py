@@ -539,10 +539,9 @@ def _figures(study: Study, job: Source, collectives: pd.DataFrame) -> pd.DataFra
     series = series_of_traces(study).get(job.id)
     times = [] if series is None else _durations(series)
     medians = [
-        (kind, name.removesuffix("_ms"), of.value, of.low, of.high)
+        (kind, name.removesuffix("_ms"), *estimates.median_in_run(ns / 1e6))
         for kind, name, ns in times
         if not np.isnan(ns).any()
-        for of in [estimates.median_in_run(ns / 1e6)]
     ]
     parts = anatomy.means(anatomy_frame(study, [job])).reindex(columns=[f"{name}_ms" for name in EVERY])
     parts.columns = [name.replace("_", " ") for name in EVERY]

@@ -174,7 +174,7 @@ def _by_step(source: Source, lateness: Lateness) -> pd.DataFrame:
 def _by_rank(study: Study, source: Source, lateness: Lateness) -> pd.DataFrame:
     verdicts, p_values = judge(lateness, source.hosts)
     late_ms = lateness.late_ns / 1e6
-    medians = [estimates.median_in_run(of_rank) for of_rank in late_ms]
+    medians = np.array([estimates.median_in_run(of_rank) for of_rank in late_ms]).T
     frame = pd.DataFrame({
         "run": source.id,
         "rank": np.arange(len(late_ms)),
@@ -182,9 +182,7 @@ def _by_rank(study: Study, source: Source, lateness: Lateness) -> pd.DataFrame:
         "told_by": lateness.measured_from,
         "steady_steps": late_ms.shape[1],
         "step_ms": lateness.step_ns / 1e6,
-        "lateness_ms": [median.value for median in medians],
-        "lateness_ms_low": [median.low for median in medians],
-        "lateness_ms_high": [median.high for median in medians],
+        **dict(zip(("lateness_ms", "lateness_ms_low", "lateness_ms_high"), medians, strict=True)),
         "mean_lateness_ms": late_ms.mean(axis=1),
         "late_pct": 100 * lateness.late.mean(axis=1),
         "last_pct": 100 * lateness.last.mean(axis=1),

@@ -88,10 +88,11 @@ class Result:
         return {(str(case), str(device)): ns.to_numpy(float) for (case, device), ns in total.groupby(CASE)}
 
     def _medians(self, name: str, unit: str, values: Mapping[Case, np.ndarray]) -> pd.DataFrame:
-        found = {case: estimates.median_in_run(some) for case, some in values.items()}
-        rows = {case: (median.value, median.low, median.high) for case, median in found.items()}
+        rows = {case: estimates.median_in_run(some) for case, some in values.items()}
         ends = [name + unit, f"{name}_low{unit}", f"{name}_high{unit}"]
-        return pd.DataFrame([rows.get(case, (np.nan,) * 3) for case in self.cases], self.cases, ends)
+        return pd.DataFrame(
+            [rows.get(case, estimates.Estimate(np.nan)) for case in self.cases], self.cases, ends
+        )
 
 
 def is_study(path: Path) -> bool:

@@ -458,8 +458,7 @@ def _estimates(
         found["event"] = (*of_event, math.nan, math.nan)
     for name, took in (("timers", of_steps.to_numpy()), ("marks", np.diff(marks))):
         if len(took):
-            estimate = estimates.mean_in_run(took)
-            found[name] = len(took), estimate.value, estimate.low, estimate.high
+            found[name] = len(took), *estimates.mean_in_run(took)
     if len(of_stages):  # timed in every step; what their scatter is TAU does not keep
         count = int(of_stages["count"].max())
         found["stages"] = count, of_stages["ns"].sum() / count, math.nan, math.nan

@@ -6,7 +6,7 @@ median, intervals resample runs, and rates are work divided by total time.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,14 +30,12 @@ _MOST_LOG = np.log(1e3)
 Statistic = Callable[[np.ndarray], np.ndarray]  # of the last axis
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A centre with its interval; ``low`` and ``high`` are NaN where ``note`` says why there is none."""
+class Estimate(NamedTuple):
+    """A centre with its interval; ``low`` and ``high`` are NaN where steps are too few for one."""
 
     value: float
-    low: float
-    high: float
-    note: str = ""
+    low: float = float("nan")
+    high: float = float("nan")
 
 
 def median(values: np.ndarray) -> np.ndarray:
@@ -275,13 +273,13 @@ _HIGHEST = 0.99  # correlation; beyond it is drift
 def median_in_run(values: np.ndarray) -> Estimate:
     """The median of a run's steps, with the interval between two order statistics."""
     if not len(values):
-        return Estimate(float("nan"), float("nan"), float("nan"), "no steps")
+        return Estimate(float("nan"))
     from scipy import special
 
     value = float(np.median(values))
     many = independent_of_median(values)
     if many < _FEWEST:
-        return Estimate(value, float("nan"), float("nan"), f"too few steps: {len(values)}")
+        return Estimate(value)
     half = special.stdtrit(many - 1, (1 + LEVEL) / 2) / 2 / np.sqrt(many)
     low, high = np.quantile(values, [max(0.0, 0.5 - half), min(1.0, 0.5 + half)])
     return Estimate(value, float(low), float(high))
@@ -292,7 +290,7 @@ def mean_in_run(values: np.ndarray) -> Estimate:
     value = float(np.mean(values)) if len(values) else float("nan")
     many = independent_of_mean(values)
     if not many:
-        return Estimate(value, float("nan"), float("nan"), f"too few steps: {len(values)}")
+        return Estimate(value)
     from scipy import special
 
     half = float(special.stdtrit(many - 1, (1 + LEVEL) / 2) * values.std(ddof=1) / np.sqrt(many))

@@ -58,7 +58,7 @@ def test_an_interval_lies_within_the_values_and_in_order(series: np.ndarray) -> 
     estimate = estimates.median_in_run(series)
     assert estimate.value == np.median(series)
     if np.isnan(estimate.low):
-        assert estimate.note
+        assert np.isnan(estimate.high)
     else:
         assert series.min() <= estimate.low <= estimate.value <= estimate.high <= series.max()
 
@@ -185,7 +185,7 @@ def test_one_run_has_no_interval_nor_has_what_it_is_compared_with() -> None:
     assert estimates.shared_widening(drawn) is None and np.isnan(drawn[0][1].values()).all()
 
 
-def test_two_batches_have_no_interval_and_say_why() -> None:
-    assert estimates.median_in_run(np.array([1.0, 2.0])).note == "too few steps: 2"
+def test_two_batches_have_no_interval() -> None:
+    assert estimates.median_in_run(np.array([1.0, 2.0]))[0] == 1.5
     assert np.isnan(estimates.mean_in_run(np.array([1.0, 2.0, 3.0])).low)
-    assert "no steps" in estimates.median_in_run(np.array([])).note
+    assert np.isnan(estimates.median_in_run(np.array([]))).all()
