@@ -126,7 +126,7 @@ def label_of(row: Mapping[str, Any], fields: Iterable[str]) -> str:
         elif name.startswith(FACTOR):
             parts.append(f"{name.removeprefix(FACTOR)} {as_text(value)}")
         elif name == "world_size":
-            parts.append(f"{int(value)} rank{'s' * (value != 1)}")
+            parts.append(f"{int(value)} rank{'s' if value != 1 else ''}")
         else:
             parts.append(templates.get(name, "{}").format(value))
     return ", ".join(parts)
