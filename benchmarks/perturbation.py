@@ -28,7 +28,7 @@ from benchmarks.training import machine
 from jobs import ROOT
 from jobs.doctor import examine
 from jobs.flags import to_flags
-from jobs.launchers.local import Local
+from jobs.launchers.base import Local
 from jobs.machine import this_machine
 from jobs.processes import Limits, run_processes
 from jobs.run import Run, has_horovod, make_run

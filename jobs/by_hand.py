@@ -29,10 +29,10 @@ from jobs import ROOT, machine, store
 from jobs.failures import Ended, Kind, make_manifest
 from jobs.launchers.base import Process
 from jobs.processes import Limits, run_processes
-from jobs.program import PER_STEP
 from jobs.run import LONGEST_PROGRAM, Run, make_run
 from jobs.run_fields import OUTSIDE_FIELDS, format_id, parse_id, wrong_values
 from jobs.store import Manifest, RankReport, StudyManifest
+from jobs.sweep_file import PER_STEP
 from profiling import schemas, tables
 from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_WRONG_USE, UserError
 from profiling.findings import Finding

@@ -18,9 +18,9 @@ from jobs.cluster import NoAnswer, check_accepted, cluster_name, on_compute_node
 from jobs.failures import why_no_mpi
 from jobs.loaders import LOADERS, MAKE_DATA, check_data
 from jobs.machine import Machine, ask
-from jobs.program import check_can_start
 from jobs.run import Run
 from jobs.site import NO_SITE, Network, Site, find_site, sbatch_words
+from jobs.sweep_file import check_can_start
 from profiling.errors import Mistakes, UserError
 from profiling.presence import Presence
 from profiling.tools import Options, check_can_record

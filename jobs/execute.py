@@ -35,11 +35,10 @@ from jobs.failures import (
 from jobs.flags import to_flags
 from jobs.launchers.base import Launcher, Process
 from jobs.processes import Limits, TimeIsUp, run_processes, stopped_in_order, unheard
-from jobs.program import command_of, unknown_fields
 from jobs.progress import Failed, Result, say, speed_of
 from jobs.run import Run
 from jobs.store import Beat, Claim, Manifest, Owner, claim, release, this_owner
-from jobs.sweep_file import Excluded, Sweep, SweepRun, ordered
+from jobs.sweep_file import Excluded, Sweep, SweepRun, command_of, ordered, unknown_fields
 from profiling.errors import EXIT_FAILED, Mistakes, Unsuccessful, UserError
 from profiling.findings import Finding, lines
 from profiling.wrap import wrapped

@@ -39,6 +39,7 @@ _MOST_NAMED = 8  # ranks that are named as being elsewhere than the others
 
 _NODE_FAILURE = re.compile(
     r"srun: error: Node failure on (?P<slurm>\S+)|DUE TO NODE FAILURE"
+    r"|node failure on (?P<flux>\S+) \((?:shell )?rank "
     r"|lost communication with a remote daemon(?:.*?Remote daemon:.*?on node (?P<mpi>[\w.-]+))?",
     re.DOTALL,
 )
@@ -66,6 +67,7 @@ _WHY_NO_MPI = re.compile(
 _LAUNCHER = re.compile(
     r"^(?P<line>srun: error: (?:Unable to create step|Only allocated|Invalid|Unable to|.*[Pp]lugin).*"
     r"|\S*: error: execve\(\): .*"
+    r"|flux-run: ERROR: .*|.*job\.exception \S+ type=alloc .*|.*flux-shell\[\d+\]: FATAL: .*start failed: .*"
     r"|.*(?:requested hosts is not included|not enough slots available|Could not resolve hostname"
     r"|requested more processes than the ppr|unable to (?:find|launch)|could not (?:find|access|execute)"
     r"|ssh: .*|daemon failed to report back|unable to reliably start|Permission denied \(publickey).*)$",
@@ -99,6 +101,16 @@ _HYDRA_DEATH = re.compile(
     r"BAD TERMINATION OF.*?(?:RANK (?P<rank>\d+) )?PID \d+ RUNNING AT (?P<node>[\w.-]+)\s*"
     r"=\s+(?:EXIT CODE: (?P<code>\d+)|KILLED BY SIGNAL: (?P<number>\d+))",
     re.DOTALL,
+)
+# One line of PALS's mpiexec for each rank (pmodels/mpich#7605), one of flux-shell's task-exit for the first.
+_PALS_DEATH = re.compile(
+    r"^(?P<node>[\w.-]+): rank (?P<rank>\d+) "
+    r"(?:died from signal (?P<number>\d+)|exited with code (?P<code>\d+))",
+    re.MULTILINE,
+)
+_FLUX_DEATH = re.compile(
+    r"task rank (?P<rank>\d+) on host (?P<node>[\w.-]+) (?:failed|exited) "
+    r"\((?:Exit (?P<code>\d+)|(?P<signal>[\w ]+))\)"
 )
 _LAST_WORDS: dict[Kind, re.Pattern[str]] = {"profiler error": _PROFILER, "library error": _LIBRARY}
 _SIGNALS = {signal.strsignal(number): number for number in signal.Signals}
@@ -205,7 +217,7 @@ def lost_node(log: str) -> Failure | None:
     failed = _NODE_FAILURE.search(log)
     if not failed:
         return None
-    node, death = failed["slurm"] or failed["mpi"], first_death(log)
+    node, death = failed["slurm"] or failed["flux"] or failed["mpi"], first_death(log)
     code = death.code if death and death.code else 1
     return Failure("node failure", f"{node or 'node'} has stopped responding", code, (node,) if node else ())
 
@@ -228,7 +240,16 @@ def first_death(log: str) -> Death | None:
         return Death(-code if match["number"] or 2 < code < 16 else code, rank, match["node"])
     # Last: the MPIs start their daemons with srun, which then speaks of those.
     ending = _ENDING.search(log)
-    deaths = []
+    deaths = [
+        Death(
+            int(match["code"]) if match["code"] else -int(match["number"]), int(match["rank"]), match["node"]
+        )
+        for match in _PALS_DEATH.finditer(log)
+        if match["number"] != str(int(signal.SIGTERM))  # by which PALS ends the others
+    ]
+    for match in _FLUX_DEATH.finditer(log):
+        code = int(match["code"]) if match["code"] else -_SIGNALS.get(match["signal"], signal.SIGKILL)
+        deaths.append(Death(code, int(match["rank"]), match["node"]))
     for match in _SRUN_DEATH.finditer(log[: ending.start()] if ending else log):
         code = int(match["code"]) if match["code"] else -_SIGNALS.get(match["signal"], signal.SIGKILL)
         deaths.append(Death(code, int(match["rank"]), match["node"]))

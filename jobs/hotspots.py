@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.execute import Execution, run_sweep
 from jobs.flags import add_format_flags, make_parser
-from jobs.launchers.local import Local
+from jobs.launchers.base import Local
 from jobs.machine import Machine, this_machine
 from jobs.processes import become, stopped_in_order
 from jobs.progress import describe

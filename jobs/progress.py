@@ -15,11 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from jobs.launchers.base import Process
-from jobs.program import name_of
 from jobs.run import Run
 from jobs.run_fields import ROLES, as_text, is_default
 from jobs.store import LEFT_OUT
-from jobs.sweep_file import Excluded, SweepRun
+from jobs.sweep_file import Excluded, SweepRun, name_of
 from profiling import tables
 
 _REDRAW_S = 0.2

@@ -14,12 +14,12 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 
-from jobs.cluster import cluster_name
+from jobs.cluster import BATCH_SYSTEMS, cluster_name
 from jobs.flags import make_parser
 from jobs.run import LINK, Run, problems_of
 from profiling import yaml_text
@@ -41,6 +41,12 @@ def _as_text(value: Any) -> Any:
 Text = Annotated[str, BeforeValidator(_as_text)]
 Word = Annotated[str, BeforeValidator(_as_text), Field(pattern=r"^[^\s]+$")]
 Variables = dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Text]
+
+
+if TYPE_CHECKING:
+    BatchName: TypeAlias = str
+else:
+    BatchName = Literal[("slurm", *BATCH_SYSTEMS)]
 
 
 class _Part(BaseModel):
@@ -97,13 +103,18 @@ class Site(_Part):
     cluster: Word | None = Field(
         default=None, description="Slurm's name of the cluster: the site is then found by it"
     )
+    batch: BatchName = Field(default="slurm", description="the batch system")
     modules: list[Word] = Field(default=[], description="modules to load before all else")
-    partition: Word | None = Field(default=None, description="of sbatch")
-    account: Word | None = Field(default=None, description="of sbatch")
+    partition: Word | None = Field(default=None, description="of sbatch; elsewhere the queue")
+    account: Word | None = Field(default=None, description="of sbatch; elsewhere the project or bank")
     qos: Word | None = Field(default=None, description="of sbatch")
     reservation: Word | None = Field(default=None, description="of sbatch")
     sbatch: list[Word] = Field(default=[], description="more flags of sbatch")
     srun: list[Word] = Field(default=[], description="more flags of srun")
+    chunk: Word | None = Field(
+        default=None, description="what PBS is asked for on each node: ncpus=64:ngpus=4"
+    )
+    submit: list[Word] = Field(default=[], description="more flags of qsub, bsub or flux batch")
     gpus_per_node: Annotated[int, Field(ge=0, le=64)] | None = Field(
         default=None, description="GPUs per node; srun then requests as many as a run has ranks per node"
     )

@@ -33,6 +33,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from jobs import ROOT
+from jobs.cluster import job_id
 from jobs.machine import ask
 from jobs.run import Run
 from jobs.run_fields import FACTOR, exit_code_of
@@ -308,8 +309,8 @@ def this_owner(environment: Mapping[str, str]) -> Owner:
         host=socket.gethostname(),
         pid=os.getpid(),
         process=_process(os.getpid()),
-        job=environment.get("SLURM_JOB_ID", ""),
-        restarts=int(environment.get("SLURM_RESTART_COUNT", "0")),
+        job=job_id(environment),
+        restarts=int(environment.get("SCALEPROF_RESTARTS") or environment.get("SLURM_RESTART_COUNT", "0")),
     )
 
 

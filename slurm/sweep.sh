@@ -28,10 +28,24 @@ trap '[[ -n $sweep ]] || exit 143; kill -TERM $sweep' TERM
 die() { echo "slurm/sweep.sh: $*" >&2; exit 2; }
 
 [[ ${1:-} != -h && ${1:-} != --help ]] || { sed -n '2,${/^\(#SBATCH\|[^#]\)/q;s/^# \{0,1\}//p}' "$0"; exit 0; }
-[[ -n ${SLURM_JOB_ID:-} ]] || die "submit it:  sbatch slurm/sweep.sh [CONFIG]  (without Slurm: python -m jobs.sweep)"
+[[ -n ${SLURM_JOB_ID:-}${SCALEPROF_AGAIN:-} ]] ||
+    die "submit it:  sbatch slurm/sweep.sh [CONFIG]  (without Slurm: python -m jobs.submit, or python -m jobs.sweep)"
 # sbatch runs a copy of this script from its own folder.
-cd "$SLURM_SUBMIT_DIR"
+[[ -n ${SCALEPROF_AGAIN:-} ]] || cd "$SLURM_SUBMIT_DIR"
 [[ -f jobs/sweep.py ]] || die "submit it from the project's folder, not from $SLURM_SUBMIT_DIR"
+requeue() { scontrol requeue "$SLURM_JOB_ID"; }
+if [[ -n ${SCALEPROF_AGAIN:-} ]]; then # in a script that jobs.submit has written for PBS, LSF or Flux
+    requeue() { $SCALEPROF_AGAIN <"$SCALEPROF_SCRIPT"; }
+    starts=${SCALEPROF_SCRIPT%.sh}.$SCALEPROF_JOB_ID # of this job, by itself or by the batch system
+    echo >>"$starts"
+    SCALEPROF_RESTARTS=$(($(wc -l <"$starts") - 1))
+    export SCALEPROF_RESTARTS
+    REPORT=no # a job of its own writes it, before a job that was submitted again has ended
+    ((SCALEPROF_RESTARTS == 0)) || REPORT=yes
+    left=$((SCALEPROF_TIME_S > 180 ? SCALEPROF_TIME_S - 180 : 0))
+    (sleep $left && kill -USR1 $$) >/dev/null 2>&1 &
+    trap "pkill -P $! sleep || true" EXIT
+fi
 chosen=() # the variables that a user submits by
 for name in SCALEPROF_SITE LAUNCHER PYTHON; do
     [[ -z ${!name:-} ]] || chosen+=("$name=${!name}")
@@ -78,7 +92,7 @@ if [[ $at_once == yes ]] || ((code == 138)); then
 fi
 if ((code == 75)); then # the same command resumes it
     trap '' TERM        # by which Slurm ends this start of the job
-    if why=$(scontrol requeue "$SLURM_JOB_ID" 2>&1); then
+    if why=$(requeue 2>&1); then
         echo "slurm/sweep.sh: back into the queue"
         exit 0
     fi

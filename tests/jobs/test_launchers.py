@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cluster import Allocation, Partition, gpus_per_node
+from jobs.cluster import Allocation, Partition, gpus_per_node, read_allocation, read_hostfile
 from jobs.launchers import LAUNCHERS
-from jobs.launchers.local import Local
-from jobs.launchers.mpirun import KINDS, Mpirun, kind_of, read_hostfile
+from jobs.launchers.base import Local
+from jobs.launchers.flux import Flux
+from jobs.launchers.jsrun import Jsrun
+from jobs.launchers.mpirun import KINDS, Mpirun, kind_of
 from jobs.launchers.slurm import Slurm
 from jobs.machine import Machine
 from jobs.run import make_run
@@ -27,6 +29,7 @@ NODE = Machine("n1", "os", "cpu", 16, 1, ("Tesla K40m",) * 2, None, WITH_DALI)
 CPU_NODE = replace(NODE, gpus=())
 MAIN = Partition("main", nodes=4, cpus=16, gpus=0)
 FOUR = Allocation("7", ("n1", "n2", "n3", "n4"), 16, nodes_at_start=4)
+OF_PBS = replace(FOUR, cpus=0, slurm=False)
 USER = {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "ib7", "PATH": "/bin", "AWS_SECRET": "x"}
 USER["SLURM_JOB_ID"] = "7"
 COMMAND = ["/venv/bin/python", "-m", "train", "--data", "a folder"]
@@ -34,8 +37,7 @@ EXAMPLE = find_site("example", {}).model_copy(update={"gpus_per_node": None})
 
 
 def mpirun(kind: str, **other) -> Mpirun:
-    parts = {"site": EXAMPLE, "version": "", "allocation": FOUR, "hosts": (), "machine": CPU_NODE,
-             "environment": USER}  # fmt: skip
+    parts = {"site": EXAMPLE, "allocation": FOUR, "machine": CPU_NODE, "environment": USER}
     return Mpirun(kind=kind, **{**parts, **other})
 
 
@@ -49,6 +51,9 @@ LAUNCHES = {
     "open_mpi_5": (mpirun("Open MPI 5", hosts=("a", "b", "c"), allocation=None), {**ON_IB, "network": "eth"}),
     "mpich": (mpirun("MPICH"), ON_IB),
     "intel_mpi": (mpirun("Intel MPI"), ON_IB),
+    "pals": (mpirun("PALS", allocation=OF_PBS, mpirun="/opt/cray/pals/bin/mpiexec"), ON_IB),
+    "jsrun": (Jsrun(find_site("summit", {}), replace(FOUR, cpus=42, slurm=False), NODE, USER), ON_IB),
+    "flux": (Flux(EXAMPLE, OF_PBS, CPU_NODE, USER), ON_IB),
 }
 
 
@@ -65,9 +70,10 @@ def test_a_launcher_is_told_which_variables_options_and_command(name):
 def as_told(argv: list[str]) -> tuple[list[str], list[list[str]], list[str]]:
     """What counts of the words: the launcher, its options with their values in any order, the command."""
     command = argv.index(COMMAND[0])
-    own = argv[: min(1, command)]
+    first = next((place for place, word in enumerate(argv[:command]) if word.startswith("-")), command)
+    own = argv[:first]
     options: list[list[str]] = []
-    for word in argv[1:command]:
+    for word in argv[first:command]:
         if word.startswith("-"):
             options.append([word])
         else:
@@ -88,6 +94,7 @@ def test_every_launcher_has_a_golden_file():
         ("mpirun (Open MPI) 4.1.8 Report bugs to http://www.open-mpi.org/community/help/", "Open MPI 4"),
         ("HYDRA build details: Version: 5.0.2 Release Date: Fri Sep 25", "MPICH"),
         ("Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b44796a)", "Intel MPI"),
+        ("mpiexec version 1.8.0 revision 8b0a0fc", "PALS"),
         ("mpirun: a wrapper of ours", None),
     ],
 )  # fmt: skip
@@ -123,7 +130,7 @@ def test_nodes_that_slurm_has_taken_are_gone(launcher, monkeypatch):
 @pytest.mark.parametrize(
     ("launcher", "values", "says"),
     [
-        (Slurm(Site(), FOUR, NODE, has_srun=False), {}, "no srun on the PATH"),
+        (Slurm(Site(), FOUR, NODE, has_program=False), {}, "no srun on the PATH"),
         (Slurm(Site(), None, NODE), {}, "runs in an allocation: sbatch"),
         (Slurm(Site(), FOUR, NODE), {"nodes": 5}, "5 nodes requested, but the allocation has 4"),
         (Slurm(Site(), FOUR.less({"n2"}), NODE), {"nodes": 4}, "(1 left out)"),
@@ -141,9 +148,12 @@ def test_nodes_that_slurm_has_taken_are_gone(launcher, monkeypatch):
              "2 GPUs per node requested, but mine says gpus_per_node: 1"),
             (Slurm(Site(gpus_per_node=2, name="mine"), FOUR, NODE, gpus_per_node=0), {"gpus_per_node": 2},
              "has 0: correct gpus_per_node in mine, or submit with --gpus-per-node=2"),
-        (Mpirun(Site(), None, "", FOUR, (), NODE), {}, "no mpirun on the PATH"),
-        (Mpirun(Site(), None, "mpirun 9 of nobody", FOUR, (), NODE), {},
+        (Mpirun(Site(), FOUR, NODE), {}, "no mpirun on the PATH"),
+        (Mpirun(Site(), FOUR, NODE, version="mpirun 9 of nobody"), {},
              "unrecognised MPI, mpirun --version says: 'mpirun 9 of"),
+        (Flux(Site(), None, NODE), {}, "launcher flux runs in a job: python -m jobs.submit"),
+        (Jsrun(Site(), FOUR, NODE, has_program=False), {}, "launcher jsrun: no jsrun on the PATH"),
+        (Jsrun(Site(), OF_PBS, NODE), {"nodes": 5}, "5 nodes requested, but there are 4"),
         (mpirun("MPICH"), {"nodes": 8}, "but there are 4"),
         (mpirun("MPICH", allocation=None), {"nodes": 2}, "but there are 1"),
         (mpirun("MPICH", hosts=("a",), site=Site.model_validate({"mpi": {"hostfile": "h.txt"}})),
@@ -189,12 +199,31 @@ def test_a_hostfile_gives_each_host_once(tmp_path, monkeypatch):
     assert Site.model_validate({"mpi": {"hostfile": "$PBS_NODEFILE"}}).mpi.hostfile == tmp_path / "aux"
     path = tmp_path / "hosts"
     path.write_text("# ours\nn1 slots=2\nn2:4\n\nn1\nn3  # slow\n")
-    assert read_hostfile(path) == ("n1", "n2", "n3")
+    assert read_hostfile(path, "x") == ["n1", "n2", "n1", "n3"]
     path.write_text("# nothing\n")
     with pytest.raises(UserError, match="names no host"):
-        read_hostfile(path)
+        read_hostfile(path, "x")
+    path.write_text("n1\nn2\nn1\n")
+    own = Site.model_validate({"mpi": {"hostfile": str(path)}})
+    assert Mpirun.open(own, {"PATH": "/nowhere"}).nodes == ("n1", "n2")
+    path.unlink()
     with pytest.raises(UserError, match=r"`mpi\.hostfile` .* cannot be read: .*No such file"):
-        read_hostfile(tmp_path / "none")
+        Mpirun.open(own, {"PATH": "/nowhere"})
+
+
+def test_a_job_of_pbs_lsf_or_flux_knows_its_nodes_and_cores(tmp_path):
+    path = tmp_path / "aux"
+    path.write_text("n1.hsn\nn1.hsn\nn2.hsn\n")  # mpiprocs=2
+    of_pbs = read_allocation({"PBS_JOBID": "7.pbs01", "PBS_NODEFILE": str(path)})
+    assert of_pbs == Allocation("7.pbs01", ("n1.hsn", "n2.hsn"), 0, 2, slurm=False)
+    assert of_pbs.lost() == frozenset() and read_allocation({"PBS_JOBID": "7.pbs01"}) is None
+    path.write_text("batch4\n" + "h36n04\n" * 42 + "h36n05\n" * 42)
+    of_lsf = read_allocation({"LSB_JOBID": "8", "LSB_DJOB_HOSTFILE": str(path)})
+    assert of_lsf == Allocation("8", ("h36n04", "h36n05"), 42, 2, slurm=False)
+    put_programs(tmp_path, flux="echo 't[3,5-6] 288'")
+    of_flux = read_allocation({"FLUX_ENCLOSING_ID": "f7", "PATH": f"{tmp_path}:/bin"})
+    assert of_flux == Allocation("f7", ("t3", "t5", "t6"), 96, 3, slurm=False)
+    assert not Jsrun(Site(), of_lsf, NODE).without(frozenset({"h36n04"})).why_not(make_run({"nodes": 2}))
 
 
 def test_the_doctor_sees_the_mpirun_that_the_launcher_takes(monkeypatch, tmp_path):

@@ -3,13 +3,22 @@
 import pytest
 
 from jobs.execute import Execution
-from jobs.launchers.local import Local
-from jobs.program import check_can_start, command_of, unknown_fields
+from jobs.launchers.base import Local
 from jobs.progress import describe, last_batch
 from jobs.run import make_run
 from jobs.run_fields import parse_id
 from jobs.store import MANIFEST, Manifest, check_reports, is_complete, read_record, write_record
-from jobs.sweep_file import Rule, Sweep, SweepRun, choose, expand, read_sweep
+from jobs.sweep_file import (
+    Rule,
+    Sweep,
+    SweepRun,
+    check_can_start,
+    choose,
+    command_of,
+    expand,
+    read_sweep,
+    unknown_fields,
+)
 from profiling import tables
 from profiling.errors import UserError
 from tests.analysis.commands import run

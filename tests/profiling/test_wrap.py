@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.execute import Execution
-from jobs.launchers.local import Local
+from jobs.launchers.base import Local
 from jobs.run import make_run
 from jobs.sweep_file import Sweep
 from profiling.errors import UserError

@@ -12,8 +12,7 @@ from pathlib import Path
 from jobs import ROOT
 from jobs.failures import Ended
 from jobs.flags import to_flags
-from jobs.launchers.base import Process
-from jobs.launchers.local import Local
+from jobs.launchers.base import Local, Process
 from jobs.processes import Limits, run_processes
 from jobs.run import Run
 from tests.forked import Parent

@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from jobs.launchers.local import Local
+from jobs.launchers.base import Local
 from jobs.run import make_run
 from jobs.store import Allreduce, Calibration, read_record, write_record
 from tests.train.many_runs import fork
