@@ -3,8 +3,6 @@
 import importlib
 import io
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -60,15 +58,6 @@ def answered(module: str, *arguments: str | Path) -> tuple[list[dict[str, Any]],
 def found(module: str, *arguments: str | Path) -> dict[str, dict[str, Any]]:
     """The findings beside an answer: code -> data."""
     return answered(module, *arguments)[1]
-
-
-def run_as_user(module: str, *arguments: str | Path, **environment: str) -> Ran:
-    """``python -m module arguments`` in a process of its own, from the project's root."""
-    done = subprocess.run(
-        [sys.executable, "-m", module, *(str(argument) for argument in arguments)],
-        cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return Ran(done.returncode, done.stdout, done.stderr)
 
 
 def one_line_error(ran: Ran) -> str:

@@ -1,6 +1,7 @@
 """Columns are what the documentation says: each is named where a user looks, and none that is not there."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from analysis.display.metrics import FIELDS, Metric, names_of, records
 from analysis.frames.measure import columns_of
 from jobs.run import Run
 from profiling import convert, tables
-from tests.analysis.commands import run
+from tests.analysis.commands import Ran, run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep, write_tau
 from tests.analysis.test_hotspots import plant
 from tests.analysis.test_studies import capacity, gemm, layers, order
@@ -134,29 +135,45 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-@pytest.fixture
-def ask(sweep: Path, others: dict[str, Path], tmp_path: Path):
-    """Runs a command as one of ANSWERS says: of the sweep, or what a word stands for; B is another run."""
+@pytest.fixture(scope="module")
+def ask(sweep: Path, others: dict[str, Path], tmp_path_factory: pytest.TempPathFactory):
+    """Runs a command as one of ANSWERS says, once: of the sweep, or what a word stands for; B is another run.
 
-    def asked(given: tuple[str, ...]):
+    What is asked has the rows of the answer, too, in the columns that it writes.
+    """
+    rows: list[dict] = []
+
+    def kept(answer, study, arguments):
+        written = set(answer.frame())
+        rows.extend({name: row[name] for name in row if name in written} for row in records(answer.rows))
+        return emit(answer, study, arguments)
+
+    @cache
+    def asked(given: tuple[str, ...]) -> tuple[Ran, list[dict]]:
         command, *arguments = given
+        made = tmp_path_factory.mktemp(command)
         first = {
-            "tau_batches": lambda: merged(tmp_path / "run.xml", 30.0, batches=41),
-            "studies": lambda: STUDIES[arguments[0]](tmp_path / arguments.pop(0)),
+            "tau_batches": lambda: merged(made / "run.xml", 30.0, batches=41),
+            "studies": lambda: STUDIES[arguments[0]](made / arguments.pop(0)),
             "kernels": lambda: next(sweep.glob("run_*_1_2_eth_torch*")) if "B" in arguments else sweep,
         }.get(command, lambda: sweep)()
         other = next(sweep.glob("run_*_1_1_eth_torch*")) if command == "kernels" else sweep
         if arguments and arguments[0] in others:
             first = others[arguments.pop(0)]
         words = [{"B": other, **others}.get(word, word) for word in arguments]
-        return run(f"analysis.{command}", first, *words, "--format", "csv")
+        rows.clear()
+        ran = run(f"analysis.{command}", first, *words, "--format", "csv")
+        return ran, list(rows)
 
-    return asked
+    with pytest.MonkeyPatch.context() as patch:
+        emit = output.emit
+        patch.setattr(output, "emit", kept)
+        yield asked
 
 
 @pytest.mark.parametrize("given", ANSWERS, ids=" ".join)
 def test_no_answer_has_a_column_twice(given: tuple[str, ...], ask) -> None:
-    ran = ask(given)
+    ran, _ = ask(given)
     assert ran.code == (given[:2] == ("compare", "TRACES")), ran.err  # its second traces are slower
     head = ran.out.split("\n")[0].split(",")
     assert sorted(head) == sorted(set(head))
@@ -172,27 +189,9 @@ def test_no_answer_has_a_column_twice(given: tuple[str, ...], ask) -> None:
         assert values <= truth[name] | {"", "none+torch"}, (name, values)
 
 
-def rows_of(command: str, ask, monkeypatch) -> list[dict]:
-    """All rows that a command makes for ANSWERS."""
-    rows: list[dict] = []
-
-    def kept(answer, study, arguments):
-        written = set(answer.frame())
-        rows.extend({name: row[name] for name in row if name in written} for row in records(answer.rows))
-        return 0
-
-    monkeypatch.setattr(output, "emit", kept)
-    for given in ANSWERS:
-        if given[0] == command:
-            assert ask(given).code == 0
-    return rows
-
-
 @pytest.mark.parametrize("command", columns.commands())
-def test_each_key_of_a_row_is_a_column_or_a_field_and_each_column_is_in_a_row(
-    command: str, ask, monkeypatch
-) -> None:
-    rows = rows_of(command, ask, monkeypatch)
+def test_each_key_of_a_row_is_a_column_or_a_field_and_each_column_is_in_a_row(command: str, ask) -> None:
+    rows = [row for given in ANSWERS if given[0] == command for row in ask(given)[1]]
     said = {
         name for metrics in columns_of(columns.commands()[command]).values() for name in names_of(metrics)
     }

@@ -299,8 +299,14 @@ PROFILED, TIMED = {"none": 2, "torch": 1}, {"none": 3}
 OUR_OPTIONS = ("grad:", "bucket_mb", "TFRecord", "dali", "synthetic")
 
 
-@pytest.mark.parametrize("repetitions", [PROFILED, TIMED], ids=["profiled", "timed"])
-@pytest.mark.parametrize("world", WORLDS)
+# Stages alone tell of the loader, and of the others one thing: how long the backward pass is.
+KNOWN_BY_STAGES = ("slow GPU", "loader by turns", "bursts of the loader", "loader at every size")
+
+
+@pytest.mark.parametrize(
+    ("world", "repetitions"),
+    [*((world, PROFILED) for world in WORLDS), *((world, TIMED) for world in KNOWN_BY_STAGES)],
+)
 def test_what_is_said_of_a_sweep_is_consistent(world, repetitions, tmp_path):
     write_sweep(tmp_path, WORLDS[world], seed=3, repetitions=repetitions, batches=30)
     for path in tmp_path.glob("run_*/manifest.json"):  # as if the site file had it

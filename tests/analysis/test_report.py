@@ -15,11 +15,13 @@ import pytest
 
 from analysis.frames.load import load
 from analysis.report import build as build_module
+from analysis.report.base import Context
 from analysis.report.build import build
 from analysis.report.render import Cell, Heading, Page, Row, Section, TableView, render, script_json
 from jobs import store
 from jobs.run_fields import as_text
 from profiling import tables
+from tests.analysis import frames
 from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
 
@@ -116,9 +118,10 @@ def test_runs_without_gpus_have_ranks_in_filters_and_questions(tmp_path, page):
     on_gpus = page
     runs = [run_of(gpus_per_node=ranks, profile="torch") for ranks in (1, 2)]
     write_sweep(tmp_path, runs, Truth(device="cpu"))
-    page = build(load(tmp_path))
-    assert [one.label for one in page.filters if one.name == "gpus_per_node"] == ["ranks/node"]
-    (busy,) = [one for one in page.sections if one.id == "utilization"]
+    study = load(tmp_path)
+    filters = build_module.filters_of(Context(study))
+    assert [one.label for one in filters if one.name == "gpus_per_node"] == ["ranks/node"]
+    busy = frames.section_of(study, "utilization")
     assert "each rank" in busy.heading and "one GPU" not in busy.text
     assert [one.label for one in on_gpus.filters if one.name == "gpus_per_node"] == ["gpus_per_node"]
     assert any("each GPU" in one.heading for one in on_gpus.sections)
@@ -133,8 +136,9 @@ def plant_kernel_name(sweep, name: str) -> None:
         tables.write(tables.as_table("kernels", columns), path, "kernels")
 
 
-def test_the_command_writes_beside_the_results_and_nothing_in_these_is_markup(planted, tmp_path):
-    sweep = Path(shutil.copytree(planted, tmp_path / "planted"))
+def test_the_command_writes_beside_the_results_and_nothing_in_these_is_markup(tmp_path):
+    sweep = tmp_path / "planted"
+    write_sweep(sweep, [run_of(profile=profile) for profile in ("none", "torch")])
     plant_kernel_name(sweep, EVIL)
     write_run(sweep, run_of(batch=64), Truth(), exit_code=1, reason="rank 3 was killed")
     ran = run("analysis.report.__main__", sweep)

@@ -63,11 +63,10 @@ def parsed(path: Path):
 
 @pytest.fixture(scope="module")
 def perfetto(sweep, tmp_path_factory):
-    """The trace that lies beside the report, wherever that is."""
-    folder = tmp_path_factory.mktemp("report")
-    assert run("analysis.report.__main__", sweep, "--trace", "--output", folder / "d.html").code == 0
-    assert sorted(path.name for path in folder.iterdir()) == ["d.html", FILE]
-    with opened(folder / FILE) as trace:
+    """The trace, opened."""
+    file = tmp_path_factory.mktemp("trace") / FILE
+    written(sweep, file)
+    with opened(file) as trace:
         yield trace
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from analysis.diagnosis import diagnosis
 from analysis.display.metrics import records
+from analysis.display.perfetto import FILE
 from analysis.frames.load import load
 from analysis.measures import anatomy, communication
 from analysis.measures.lateness import STRAGGLER
@@ -108,12 +109,13 @@ def test_what_traces_cannot_say_is_one_line(late, command, why):
 
 
 def test_the_report_and_the_timeline_of_traces(late, tmp_path):
-    done = run("report", late[1], "--output", tmp_path / "r.html", "--trace", tmp_path / "t.gz")
+    done = run("report", late[1], "--output", tmp_path / "r.html", "--trace")
     assert done.code == 0, done.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.html", FILE]  # the trace lies beside it
     page = (tmp_path / "r.html").read_text()
     assert "Traces of mine" in page and "Are there stragglers?" in page
     assert "rank 2" in page and "ResNet50" not in page and "Tesla K40" not in page
-    assert (tmp_path / "t.gz").stat().st_size > 500
+    assert (tmp_path / FILE).stat().st_size > 500
 
 
 # --- bad input ----------------------------------------------------------------------------------------
