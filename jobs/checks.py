@@ -101,7 +101,8 @@ def check_site(environment: Mapping[str, str], name: str | None = None) -> list[
     here = on_compute_node(environment)
     flag = f" --site {name}" if name else ""
     srun = shlex.join(["srun", *dict.fromkeys([*sbatch_words(site), "--nodes=1", "--exclusive"])])
-    elsewhere = "" if here else f" (or only compute nodes have it: {srun} python -m jobs.doctor{flag})"
+    run_there = f"{srun} " if site.batch == "slurm" else "in an interactive job, "
+    elsewhere = "" if here else f" (or only compute nodes have it: {run_there}python -m jobs.doctor{flag})"
     of_node = [*check_modules(site, environment), *check_networks(site), *check_paths(site)]
     return [
         Presence("site file", True, site.where),

@@ -102,16 +102,18 @@ _HYDRA_DEATH = re.compile(
     r"=\s+(?:EXIT CODE: (?P<code>\d+)|KILLED BY SIGNAL: (?P<number>\d+))",
     re.DOTALL,
 )
-# One line of PALS's mpiexec for each rank (pmodels/mpich#7605), one of flux-shell's task-exit for the first.
+# One line of PALS's mpiexec for each rank (pmodels/mpich#7605), which ends the others by signal 15; one of
+# flux-shell's task-exit for the first.
 _PALS_DEATH = re.compile(
     r"^(?P<node>[\w.-]+): rank (?P<rank>\d+) "
-    r"(?:died from signal (?P<number>\d+)|exited with code (?P<code>\d+))",
+    r"(?:died from signal (?!15\b)(?P<number>\d+)|exited with code (?P<code>\d+))",
     re.MULTILINE,
 )
 _FLUX_DEATH = re.compile(
     r"task rank (?P<rank>\d+) on host (?P<node>[\w.-]+) (?:failed|exited) "
     r"\((?:Exit (?P<code>\d+)|(?P<signal>[\w ]+))\)"
 )
+_DEATHS = (_OPEN_MPI_DEATH, _OPEN_MPI_EXIT, _HYDRA_DEATH, _PALS_DEATH, _FLUX_DEATH, _SRUN_DEATH)
 _LAST_WORDS: dict[Kind, re.Pattern[str]] = {"profiler error": _PROFILER, "library error": _LIBRARY}
 _SIGNALS = {signal.strsignal(number): number for number in signal.Signals}
 # argparse's, of a program of the user's: its arguments are not as it wants them.
@@ -228,33 +230,28 @@ def _line(text: str) -> str:
 
 
 def first_death(log: str) -> Death | None:
-    """The rank that died first, as srun, Open MPI, MPICH or Intel MPI tell it; None if they say nothing."""
-    if match := _OPEN_MPI_DEATH.search(log):
-        return Death(-int(match["number"]), int(match["rank"]), match["node"])
-    if match := _OPEN_MPI_EXIT.search(log):
-        return Death(int(match["code"]), int(match["rank"]))
-    if match := _HYDRA_DEATH.search(log):
-        rank = int(match["rank"]) if match["rank"] else None
-        # MPICH gives a signal as the exit code; no program of ours ends with those below 16 and above 2.
-        code = int(match["number"] or match["code"])
-        return Death(-code if match["number"] or 2 < code < 16 else code, rank, match["node"])
-    # Last: the MPIs start their daemons with srun, which then speaks of those.
+    """The rank that died first, as the launcher tells it; None if it says nothing."""
+    # srun's lines come last: the MPIs start their daemons with srun, which then speaks of those.
     ending = _ENDING.search(log)
-    deaths = [
-        Death(
-            int(match["code"]) if match["code"] else -int(match["number"]), int(match["rank"]), match["node"]
-        )
-        for match in _PALS_DEATH.finditer(log)
-        if match["number"] != str(int(signal.SIGTERM))  # by which PALS ends the others
-    ]
-    for match in _FLUX_DEATH.finditer(log):
-        code = int(match["code"]) if match["code"] else -_SIGNALS.get(match["signal"], signal.SIGKILL)
-        deaths.append(Death(code, int(match["rank"]), match["node"]))
-    for match in _SRUN_DEATH.finditer(log[: ending.start()] if ending else log):
-        code = int(match["code"]) if match["code"] else -_SIGNALS.get(match["signal"], signal.SIGKILL)
-        deaths.append(Death(code, int(match["rank"]), match["node"]))
-    # A rank that was killed is why others gave up at the same time.
-    return min(deaths, key=lambda death: death.code >= 0, default=None)
+    logs = {_SRUN_DEATH: log[: ending.start()] if ending else log}
+    for pattern in _DEATHS:
+        # A rank that was killed is why others gave up at the same time.
+        deaths = [_death(match) for match in pattern.finditer(logs.get(pattern, log))]
+        if first := min(deaths, key=lambda death: death.code >= 0, default=None):
+            return first
+    return None
+
+
+def _death(match: re.Match[str]) -> Death:
+    said = match.groupdict()
+    code, rank = int(said.get("code") or 0), said.get("rank")
+    if name := said.get("signal"):
+        code = -_SIGNALS.get(name, signal.SIGKILL)
+    elif said.get("number"):
+        code = -int(said["number"])
+    elif match.re is _HYDRA_DEATH and 2 < code < 16:
+        code = -code  # MPICH gives a signal so; no program of ours ends with these codes
+    return Death(code, int(rank) if rank else None, said.get("node"))
 
 
 # --- the manifest ----------------------------------------------------------------------------------------

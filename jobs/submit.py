@@ -37,7 +37,7 @@ SWEEP_SCRIPT = ROOT / "slurm/sweep.sh"
 # Variables that the user has chosen a way to submit by, which a second submission needs as well.
 _AS_BEFORE = (CHOOSE, "LAUNCHER", "PYTHON", "AT_ONCE", "CHECK")
 
-_SWEEP_S, _REPORT_S = "12:00:00", 30 * 60  # as slurm/sweep.sh and slurm/report.sh have it
+_TIME, _REPORT_S = "12:00:00", 30 * 60  # as slurm/sweep.sh and slurm/report.sh have it
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,8 @@ class Job:
     def show(self, what: str) -> str:
         """Print what would be submitted, as one can paste it into a shell; the job's id is invented."""
         pairs = [f"{name}={value}" for name, value in self.variables.items()]
-        print(f"# {what}\n{shlex.join([*(['env', *pairs] if pairs else []), *self.argv])}")
-        if self.script:
-            print(f"<<'END'\n{self.script}END")
+        script = f" <<'END'\n{self.script}END" if self.script else ""
+        print(f"# {what}\n{shlex.join([*(['env', *pairs] if pairs else []), *self.argv])}{script}")
         return f"JOB_{what.replace('=', '_')}"
 
 
@@ -95,7 +94,8 @@ MakeJob = Callable[[int, Sequence[str]], Job]
 
 def main() -> int:
     words = read_words(sys.argv[1:])
-    arguments = sweep.parser().parse_args([words.config, "--launcher=slurm", *words.of_sweep])
+    chosen = f"--launcher={os.environ.get('LAUNCHER') or 'slurm'}"
+    arguments = sweep.parser().parse_args([words.config, chosen, *words.of_sweep])
     site = find_site(arguments.site, os.environ)
     request = sweep.read_request(arguments, site)
     checked = os.environ.get("CHECK") != "no"
@@ -224,7 +224,7 @@ def script_job(
 ) -> Job:  # fmt: skip
     """A job of another batch system's: a script that holds its options, and slurm/sweep.sh with them."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--time", default=_SWEEP_S)
+    parser.add_argument("--time", default=_TIME)
     chosen, others = parser.parse_known_args(words.of_sbatch)
     if not (match := re.fullmatch(r"(\d+):([0-5]\d):([0-5]\d)", chosen.time)):
         raise UserError(f"--time {chosen.time}: should be H:MM:SS")
