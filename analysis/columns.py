@@ -76,13 +76,10 @@ def page(wanted: Sequence[str] = ()) -> str:
 
 def _derived(name: str, seen: set[str]) -> bool:
     """Whether a name is that of a column seen before, perhaps in another unit, with a part of ``_PARTS``."""
-    known = {stem for one in seen if (stem := _stem(one)) != one}
-    others = {
-        name.replace(part, instead, 1)
-        for part, instead, _ in _PARTS
-        if name.startswith(part) or (part.startswith("_") and part in name)
-    }
-    return bool(others & seen) or any(_stem(other) != other and _stem(other) in known for other in others)
+    parts = [part for part in _PARTS if name.startswith(part[0]) or (part[0][0] == "_" and part[0] in name)]
+    others = [name.replace(part, instead, 1) for part, instead, _ in parts]
+    stems = {_stem(one) for one in seen if _stem(one) != one}
+    return any(one in seen or (_stem(one) != one and _stem(one) in stems) for one in others)
 
 
 def _stem(name: str) -> str:

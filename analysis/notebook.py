@@ -14,7 +14,7 @@ them as lines of text.
 """
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,7 @@ class Results:
 
     Each command of :data:`COMMANDS` is a method: ``results.scaled(method="published")``. Its settings are the
     command's flags: ``group_by=["batch", "nodes"]`` is ``--group-by batch,nodes``, ``summary=True`` is
-    ``--summary``.
+    ``--summary``; None and False leave one out. Where the command takes further paths, they come first.
 
     Attributes:
         path: a sweep, a run, a folder of reference files, or a file.
@@ -60,14 +60,14 @@ class Results:
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *COMMANDS]
 
-    def __getattr__(self, name: str) -> "Question":
+    def __getattr__(self, name: str) -> "Callable[..., pd.DataFrame]":
         if name.startswith("_"):
             raise AttributeError(name)
         if name not in COMMANDS:
             # Python would add the nearest name itself, but IPython does not show that; of None it adds none.
             near = did_you_mean(name, COMMANDS)
             raise AttributeError(f"no command {name!r}{near}", name=name, obj=None)
-        return Question(name, self.path)
+        return question(name, self.path)
 
     @cached_property
     def _charts(self) -> dict[str, list[dict[str, Any]]]:
@@ -81,36 +81,24 @@ class Results:
         return {name: [Figure(one) for one in drawn] for name, drawn in self._charts.items() if drawn}
 
 
-class Question:
+def question(name: str, path: Path) -> "Callable[..., pd.DataFrame]":
     """A command, to be called with its settings: its answer as a DataFrame."""
+    command = importlib.import_module(f"analysis.{name}")
 
-    def __init__(self, name: str, path: Path) -> None:
-        self._module, self._path = f"analysis.{name}", path
-        self.__doc__ = importlib.import_module(self._module).__doc__
-
-    def __call__(self, *more: Path | str, **settings: Setting | None) -> "pd.DataFrame":
-        """The answer.
-
-        Args:
-            more: further paths, where the command takes some.
-            settings: its flags; None and False leave one out.
-
-        Raises:
-            UserError: the command cannot answer; one line says why.
-        """
+    def answer(*more: Path | str, **settings: Setting | None) -> "pd.DataFrame":
         # As data: a table of the terminal may be of the first rows only.
-        words = [str(path) for path in (self._path, *more)] + ["--format", "json"]
-        for name, value in settings.items():
-            words += _flag(name, value)
-        command = importlib.import_module(self._module)
-        answer, study, _ = command.main.answer(words)
-        frame, findings = answer.frame(), [*answer.verdict, *study.findings]
-        of_command = [metric for of in columns_of(command).values() for metric in of]
-        metrics = [*of_command, *answer.columns]
+        flags = [word for setting in settings.items() for word in _flag(*setting)]
+        words = [*map(str, (path, *more)), "--format", "json", *flags]
+        found, study, _ = command.main.answer(words)
+        frame, findings = found.frame(), [*found.verdict, *study.findings]
+        metrics = [*(metric for of in columns_of(command).values() for metric in of), *found.columns]
         meaning = {name: metric.description for metric in metrics for name in metric.names if name in frame}
-        notes = [*answer.notes, *lines(findings)]
+        notes = [*found.notes, *lines(findings)]
         frame.attrs = {"meaning": meaning, "notes": notes, "findings": as_data(findings)}
-        return frame
+        return frame  # type: ignore[no-any-return]
+
+    answer.__doc__ = command.__doc__
+    return answer
 
 
 # Flags that say where an answer goes and how it looks there, or explain it: here it is a frame, which does.
@@ -142,4 +130,4 @@ def load(path: Path | str, peaks: Path | None = None) -> Results:
     return Results(path, results.load(path, peaks))
 
 
-__all__ = ["COMMANDS", "Question", "Results", "UserError", "load"]
+__all__ = ["COMMANDS", "Results", "UserError", "load"]

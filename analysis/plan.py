@@ -9,17 +9,14 @@ your own program, images (or tokens) are samples. The cheapest choice has the fe
 end in time over their whole range. analysis.report --images draws a plan.
 """
 
-from analysis.frames.measure import Command, flag
+from analysis.frames.measure import RANKS, Command, flag
 from analysis.prediction.training import FLAGS
 from profiling.errors import run_command
 
 main = Command(
     "plan", __doc__,
     *(flag(name, **settings) for name, settings in FLAGS.items()),
-    flag(
-        "--ranks", default="", metavar="P,...",
-        help="world sizes to predict [twice and four times the largest of each configuration]",
-    ),
+    RANKS,
     module="analysis.prediction.plan",
 )  # fmt: skip
 

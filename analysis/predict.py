@@ -22,7 +22,7 @@ precision, batch_per_gpu, loader, grad and compute separate configurations, if p
 import argparse
 
 from analysis.frames.load import load
-from analysis.frames.measure import Command, at_least, flag
+from analysis.frames.measure import RANKS, SCALING, Command, at_least, flag
 from analysis.frames.study import Study
 from profiling.errors import run_command
 
@@ -35,10 +35,7 @@ def _load(arguments: argparse.Namespace) -> Study:
 
 main = Command(
     "predict", __doc__,
-    flag(
-        "--ranks", default="", metavar="P,...",
-        help="world sizes to predict [twice and four times the largest of each configuration]",
-    ),
+    RANKS,
     flag(
         "--what-if", default="", metavar="CHANGE,...",
         help="changes to simulate: fp16-gradients,network=2x,bucket-mb=50,no-stragglers,no-loader [none]",
@@ -48,11 +45,7 @@ main = Command(
         "--beta-gb-per-s", type=at_least(1e-12), metavar="GB_PER_S",
         help="bandwidth of a link, 1e9 bytes/s [fitted]",
     ),
-    flag(
-        "--scaling", choices=("weak", "strong"),
-        help="weak: fixed per-GPU batch size; strong: fixed global batch size [the kind for which more "
-        "configurations have a baseline]",
-    ),
+    SCALING,
     flag(
         "--gpus-per-node", type=at_least(1, int), metavar="N",
         help="GPUs per node [the largest number measured; if all runs used one node, 8]",

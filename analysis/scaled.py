@@ -11,20 +11,15 @@
 One row per configuration and world size.
 """
 
+from analysis.display.output import parse_list
 from analysis.frames.load import load_named
-from analysis.frames.measure import Command, fields, flag
+from analysis.frames.measure import SCALING, Command, fields, flag
 from analysis.frames.study import Study
-from profiling.errors import UserError, did_you_mean, run_command
-
-_METHODS = ("corrected", "published")
+from profiling.errors import run_command
 
 
 def _methods(text: str, _: Study) -> list[str]:
-    methods = [name.strip() for name in text.split(",") if name.strip()]
-    for name in methods:
-        if name not in _METHODS:
-            raise UserError(f"--method: unknown method {name!r}{did_you_mean(name, _METHODS)}")
-    return list(dict.fromkeys(methods)) or ["corrected"]
+    return parse_list(text, ("corrected", "published"), "--method: unknown method") or ["corrected"]
 
 
 main = Command(
@@ -35,11 +30,7 @@ main = Command(
         help="corrected, published (as the reference study computed it), or both [corrected]",
     ),
     fields("world_size"),
-    flag(
-        "--scaling", choices=("weak", "strong"),
-        help="weak: fixed per-GPU batch size; strong: fixed global batch size [the kind for which more "
-        "configurations have a baseline]",
-    ),
+    SCALING,
     flag("--explain", action="store_true", help="show the effect of each correction of the published method"),
     flag(
         "more", nargs="*", default=[], metavar="P=DIR", of_study=True,

@@ -106,4 +106,4 @@ def _run(case: int, ranks: int, step_ms: float) -> tuple[Source, series.Series]:
     took = np.full((1, 4), round(1e6 * step_ms), np.int64)
     stages = dict.fromkeys(series.STAGES, np.zeros_like(took))
     timed = series.Series(took, np.full(4, 32 * ranks), stages, np.zeros(4, bool), 0)
-    return Source(f"{case} on {ranks}", "run", fields, 0, 0, Path()), timed
+    return Source(f"{case} on {ranks}", "run", fields, Path()), timed

@@ -104,7 +104,7 @@ def sweep(generator: np.random.Generator, kind: str, runs: int, sweeps: int = 1)
                 stages = dict.fromkeys(STAGES, np.zeros_like(took))
                 none = np.zeros(BATCHES, bool)
                 series = Series(took, np.full(BATCHES, 32 * ranks), stages, none, 0)
-                made.append((Source(str(number), "run", fields, number, 0, Path()), series))
+                made.append((Source(str(number), "run", fields, Path(), number), series))
     return points_of_runs(made)
 
 
@@ -257,7 +257,7 @@ def _run(generator: np.random.Generator, sweep: int, number: int, shift: float) 
     stages = dict.fromkeys(STAGES, np.zeros_like(took))
     series = Series(took, np.full(BATCHES, 32), stages, np.full(BATCHES, False), 0)
     fields = _FIELDS | {"workers": sweep, "profile": "none"}
-    return Source(f"{sweep} {number}", "run", fields, number, 0, Path()), series
+    return Source(f"{sweep} {number}", "run", fields, Path(), number), series
 
 
 # --- the result ---------------------------------------------------------------------------------------

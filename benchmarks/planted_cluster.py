@@ -186,7 +186,7 @@ def _point(cluster: Cluster, ranks: int, runs: int, generator: np.random.Generat
 
 
 def _source(fields: Mapping[str, Any]) -> Source:
-    return Source("planted", "run", dict(fields), 0, 0, Path("planted"))
+    return Source("planted", "run", dict(fields), Path("planted"))
 
 
 def _traced(cluster: Cluster, point: pd.Series, generator: np.random.Generator) -> Traced | str:

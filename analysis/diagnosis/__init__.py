@@ -27,7 +27,7 @@ from analysis.display.metrics import IN_RUN, Metric, called, records
 from analysis.display.terminal import Answer
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.measure import measure
-from analysis.frames.study import Source, Study
+from analysis.frames.study import TAU, Source, Study
 from analysis.measures import anatomy, communication, critical_path, scaled, stragglers, traced
 from analysis.measures.points import findings, points_of
 from jobs.run import LINK
@@ -53,6 +53,7 @@ COLUMNS = {"Columns (a row a finding):": METRICS}
 NO_TIMES = "no timed kernels and one number of ranks"
 NO_DURATIONS = "kernel tables hold no step durations"
 _LEAST_SAVED_PCT = 5.0
+_RECORD_MORE = {"profiles_missing": "record_all_ranks", "one_step": "record_steps"}
 _MOST_JOBS = 3  # of unlike traces that are described
 # What a program could do without; kernels of the model are not among it.
 AVOIDABLE = (critical_path.COLLECTIVES, critical_path.WAITING, critical_path.COPIES, "data loading", "host",
@@ -78,31 +79,25 @@ def summary(study: Study, short: bool = False) -> Answer:
 def diagnosis(evidence: Evidence) -> list[Finding]:
     """The findings, in their order: the step, its scaling, the loss, what to try."""
     if len(evidence.own):
-        return [*_incomplete(evidence.study), *_of_runs(evidence)]
-    found = [*(_of_traces(evidence) if evidence.traces else []), *_of_reference(evidence)]
+        return _of_runs(evidence)
+    found = [*(_of_traces(evidence) if evidence.traces else []), *_of_reference(evidence.others)]
     return found or [Finding("scaling_unknown", data={"reason": NO_TIMES})]
 
 
 def _of_runs(evidence: Evidence) -> list[Finding]:
-    names = [called(row, evidence.series) if evidence.series else None for row in records(evidence.own)]
-    judged = evidence.once(widest)
+    study, own, judged = evidence.study, evidence.own, evidence.once(widest)
+    names = [called(row, evidence.series) if evidence.series else None for row in records(own)]
     found = of_rows(
-        evidence.own.assign(called=pd.Series(names, evidence.own.index, dtype=object)),
+        own.assign(called=pd.Series(names, own.index, dtype=object)),
         judged.rows if judged else pd.DataFrame(),
         evidence.frame_if_any(predicted),
-        list(findings(points_of(evidence.study, None))),
+        list(findings(points_of(study, None))),
         evidence.parts_ms,
     )
-    return [*found, *_link(evidence, found)]
-
-
-def _incomplete(study: Study) -> list[Finding]:
-    found = scaled.sizes_without_result(study)
     waiting = [one for one in study.failed if one.kind in ("running", "interrupted", "not started")]
-    if waiting:
-        of = len(study.of_kind("run")) + len(study.failed)
-        found.insert(0, Finding("sweep_incomplete", data={"n": len(waiting), "of": of}))
-    return found
+    data = {"n": len(waiting), "of": len(study.of_kind("run")) + len(study.failed)}
+    incomplete = [Finding("sweep_incomplete", data=data)] if waiting else []
+    return [*incomplete, *scaled.sizes_without_result(study), *found, *_link(evidence, found)]
 
 
 def _link(evidence: Evidence, found: Sequence[Finding]) -> list[Finding]:
@@ -116,11 +111,8 @@ def _link(evidence: Evidence, found: Sequence[Finding]) -> list[Finding]:
     manifests = {source.id: source.manifest for source in evidence.study.sources}
     links = []
     for row in records(rows.nlargest(1, "mbyte_per_step")):
-        carried, pct, manifest = (
-            8 * row["busbw_gb_per_s"],
-            row["busbw_of_measured_pct"],
-            manifests[row["run"]],
-        )
+        carried, pct = 8 * row["busbw_gb_per_s"], row["busbw_of_measured_pct"]
+        manifest = manifests[row["run"]]
         nominal = float(manifest.environment.get(LINK) or 0) if manifest else 0.0
         before = carried / pct * 100 if pct else 0.0
         beside = {"in allreduces": carried, "before the runs": before, "nominal": nominal}
@@ -145,9 +137,11 @@ def _of_traces(evidence: Evidence) -> list[Finding]:
     means = anatomy.means(anatomy_frame(evidence.study, jobs))
     steps = {row["run"]: row for row in records(means)}
     limits = [one for source in jobs for one in _limits(source, steps.get(source.id))]
-    partial = any(one.code == "profiles_missing" for one in limits)
     late = evidence.once(widest)
     verdicts = stragglers.verdict(late.rows) if late and late.lateness else []
+    codes = [one.code for one in limits]
+    more = [advice for code, advice in _RECORD_MORE.items() if code in codes]
+    partial = "profiles_missing" in codes
     taken = [_traced_step(source, steps[source.id]) for source in jobs if source.id in steps]
     return [
         *limits,
@@ -157,7 +151,7 @@ def _of_traces(evidence: Evidence) -> list[Finding]:
         *([] if partial else [one for source in jobs for one in _longest_collective(evidence, source)]),
         *([] if partial else [one for one in verdicts if one.code == "straggler"]),
         *([] if partial else _saving(evidence)),
-        *(_record_more(limits) or [one for step in taken for one in _against(step)]),
+        *(advised("what is not recorded", more, False) or [one for step in taken for one in _against(step)]),
     ]
 
 
@@ -165,8 +159,8 @@ def _described(evidence: Evidence) -> list[Source]:
     """The jobs that findings are of: those with steps, and of these with most ranks there, first."""
 
     def place(source: Source) -> tuple[bool, bool, int, int]:
-        there = len(source.job.ranks) if source.job else 0
-        return source.of_sums, source.without_steps, -there, -(source.world_size or 0)
+        there, tool = (len(source.job.ranks), source.job.tool) if source.job else (0, "")
+        return tool == TAU, source.without_steps, -there, -(source.world_size or 0)
 
     order = sorted(evidence.traces, key=place)
     one_program = len(compared(evidence)) == len(order)
@@ -185,14 +179,6 @@ def _limits(source: Source, step: Mapping[str, Any] | None) -> list[Finding]:
     if step and step["attributed_steps"] <= there and not source.without_steps:
         found.append(Finding("one_step", run=source.id, data={"ranks": there}))
     return [one.of(data={**one.data, "cause": "cannot_tell"}) for one in found]
-
-
-def _record_more(limits: Sequence[Finding]) -> list[Finding]:
-    codes = [one.code for one in limits]
-    wanted = {"profiles_missing": "record_all_ranks", "one_step": "record_steps"}
-    return advised(
-        "what is not recorded", [advice for code, advice in wanted.items() if code in codes], False
-    )
 
 
 def _traced_efficiency(evidence: Evidence) -> list[Finding]:
@@ -270,16 +256,15 @@ def _saving(evidence: Evidence) -> list[Finding]:
 # --- the reference's tables -------------------------------------------------------------------------------
 
 
-def _of_reference(evidence: Evidence) -> list[Finding]:
+def _of_reference(others: pd.DataFrame) -> list[Finding]:
     """Of tables of the reference: that they measure startup, which is no answer on training."""
-    others = evidence.others
-    found = []
-    if "batch_independent_pct" in others and others["batch_independent_pct"].notna().any():
-        data = {"pct": float(others["batch_independent_pct"].median()), "cause": "cannot_tell"}
-        found.append(Finding("tables_of_startup", data=data))
-    if "tables" in others and others["tables"].notna().any():
-        found.append(Finding("scaling_unknown", data={"reason": NO_DURATIONS}))
-    return found
+    known = others.reindex(columns=["batch_independent_pct", "tables"]).astype(float)
+    startup = {"pct": known["batch_independent_pct"].median(), "cause": "cannot_tell"}
+    found = {
+        "batch_independent_pct": Finding("tables_of_startup", data=startup),
+        "tables": Finding("scaling_unknown", data={"reason": NO_DURATIONS}),
+    }
+    return [finding for name, finding in found.items() if known[name].notna().any()]
 
 
 # --- findings as lines ------------------------------------------------------------------------------------
@@ -301,17 +286,12 @@ def as_lines(found: Iterable[Finding]) -> list[str]:
         if parts:
             lines.append(str(one.of(data={**one.data, "shares": []})).replace(": ", "", 1).rstrip())
         else:
-            bar = _bar(one.data["cost_pct"]) if "kind" in one.data else ""
+            bar = "#" * round(one.data["cost_pct"] / _BAR_PCT) if "kind" in one.data else ""
             lines.append(" ".join(filter(None, [bar, str(one)])))
-        lines += [
-            f"  {_bar(share):<{100 // _BAR_PCT}} {share:3.0f} % {PARTS[name]['name']}"
-            for name, share in list(parts.items())[:_MOST_BARS]
-        ]
+        for name, share in list(parts.items())[:_MOST_BARS]:
+            bar = "#" * round(share / _BAR_PCT)
+            lines.append(f"  {bar:<{100 // _BAR_PCT}} {share:3.0f} % {PARTS[name]['name']}")
     return lines
-
-
-def _bar(pct: float) -> str:
-    return "#" * round(pct / _BAR_PCT)
 
 
 def as_row(one: Finding) -> dict[str, Any]:

@@ -136,9 +136,12 @@ def on(row: Mapping[str, Any], ranks: int | None = None) -> str:
     Args:
         ranks: instead of the row's, on nodes that are not known.
     """
-    count, nodes = ranks or row["world_size"], 1 if ranks else row.get("nodes") or 1
     unit = "rank" if row.get("device_name") == "cpu" else "GPU"
-    return f"{count} {unit}{'s' * (count != 1)}" + (f" ({nodes} nodes)" if nodes > 1 else "")
+    return size_of(ranks or row["world_size"], None if ranks else row.get("nodes"), unit)
+
+
+def size_of(count: float, nodes: float | None, unit: str) -> str:
+    return f"{count:.0f} {unit}{'s' * (count != 1)}" + (f" ({nodes:.0f} nodes)" if (nodes or 1) > 1 else "")
 
 
 def shares_of(parts: Mapping[str, float]) -> dict[str, float]:

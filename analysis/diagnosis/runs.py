@@ -79,16 +79,16 @@ def of_rows(
         here = here.of(data={**here.data, "cost_pct": 100 * here.data["cost_ms"] / _step_ms(judged)})
     step, waits = _step(judged, parts_of(judged), here)
     gained = gains(judged, what_ifs)
+    late_here = here or late_ranks(late)
     if not of_scaled:
-        causes = [*_if_any(waits), *_if_any(here or late_ranks(late))]
-        causes.sort(key=lambda one: -one.data["cost_pct"])
+        causes = sorted(filter(None, [waits, late_here]), key=lambda one: -one.data["cost_pct"])
         return [*_fastest(rows), *step, *causes, *_advice(judged, rows, gained, causes)]
     causes = _causes(judged, here, gained)
     lost = max((one.data["cost_pct"] for one in causes if one.code == "cause_of_loss"), default=0.0)
     if waits and waits.data["cost_pct"] > lost:
         causes.append(waits)
-    if not any(one.code == "straggler_costs" for one in causes):
-        causes += _if_any(here or late_ranks(late))
+    if late_here and not any(one.code == "straggler_costs" for one in causes):
+        causes.append(late_here)
     disagree = disagreement(what_ifs)
     return [
         *(one for one in of_points if one.code in ("devices_differ", "threads_differ")),
@@ -152,10 +152,6 @@ def _finding(code: str, row: Mapping[str, Any], **data: Any) -> Finding:
     """A finding on a row."""
     data = {"on": on(row), "ranks": row["world_size"], **data}
     return Finding(code, configuration=row["called"], data=data)
-
-
-def _if_any(finding: Finding | None) -> list[Finding]:
-    return [finding] if finding else []
 
 
 # --- what a step takes, and how it scales -----------------------------------------------------------------
@@ -405,8 +401,16 @@ def _causes(row: dict[str, Any], late: Finding | None, gained: Rows) -> list[Fin
     def found(kind: str, code: str = "cause_of_loss") -> Finding:
         if kind == LATE_RANKS and late:
             return late.of(data={**late.data, "on": on(row)})
-        limit = limit_of_transfer(costs[kind], gained) if kind == "exposed_transfer" else ""
-        return _cause(row, kind, costs[kind], interval(kind), code, limit)
+        part, pct, ends = PARTS[kind], costs[kind], interval(kind)
+        name = part.get("name_strong", part["name"]) if row.get("scaling") == "strong" else part["name"]
+        limit = limit_of_transfer(pct, gained) if kind == "exposed_transfer" else ""
+        data = {
+            "kind": kind, "limit": limit, "cause": "latency" if limit == "latency" else part["cause"],
+            "name": f"{name} ({limit})" if limit else name, "cost_pct": pct, "ends": ends,
+            "high_pct": ends[1] if ends else pct, "cost_ms": pct / 100 * _step_ms(row),
+            "lost_pct": lost_pct(row),
+        }  # fmt: skip
+        return _finding(code, row, **data)
 
     enough = max(least_pct(row), _LIMITING_SHARE * lost_pct(row))
     large = [kind for kind, cost in costs.items() if cost >= enough] or list(costs)[:1]
@@ -436,21 +440,6 @@ def _lost(row: Mapping[str, Any], costs: Mapping[str, float]) -> Finding:
         "parts_pct": {**costs, "unattributed": rest},
     }  # fmt: skip
     return _finding("loss", row, **data)
-
-
-def _cause(
-    row: Mapping[str, Any], kind: str, cost_pct: float, interval: list[float], code: str, limit: str
-) -> Finding:
-    part = PARTS[kind]
-    name = part.get("name_strong", part["name"]) if row.get("scaling") == "strong" else part["name"]
-    name += f" ({limit})" if limit else ""
-    data = {
-        "kind": kind, "limit": limit, "cause": "latency" if limit == "latency" else part["cause"],
-        "name": name, "cost_pct": cost_pct, "ends": interval,
-        "high_pct": interval[1] if interval else cost_pct, "cost_ms": cost_pct / 100 * _step_ms(row),
-        "lost_pct": lost_pct(row),
-    }  # fmt: skip
-    return _finding(code, row, **data)
 
 
 # --- what to try ------------------------------------------------------------------------------------------
@@ -504,19 +493,16 @@ def disagreement(what_ifs: pd.DataFrame) -> list[Finding]:
     return [Finding("predictions_disagree", data={"ranks": int(ranks)}) for ranks in apart["world_size"][:1]]
 
 
-def was_measured(what_if: Mapping[str, Any], own: pd.DataFrame) -> bool:
+def was_measured(what_if: Mapping[str, Any], rows: Rows) -> bool:
     """Whether a row of several ranks has the change, and is otherwise of the same configuration."""
     fields = {"fp16-gradients": ("grad", "fp16"), "bucket-mb": ("bucket_mb", ""),
               "no-loader": ("loader", "synthetic")}  # fmt: skip
     name, _, value = what_if["what_if"].partition("=")
-    field, measured = fields.get(name, ("", ""))
+    field, measured = fields.get(name, ("", value))
     names = [one for one in (*CONFIGURATION, *own_names(what_if)) if one != field]
-
-    def has(one: Any) -> bool:  # a what-if says 50 where the field is 50.0
-        return (f"{one:g}" if isinstance(one, float) else str(one)) == (measured or value)
-
-    several = records(own[own["world_size"] > 1]) if field else []
-    return any(same(row, what_if, names) and has(row.get(field)) for row in several)
+    several = [row for row in rows if field and row["world_size"] > 1 and same(row, what_if, names)]
+    # A what-if says 50 where the field is 50.0.
+    return any(str(row.get(field)).removesuffix(".0") == (measured or value) for row in several)
 
 
 def _advice(row: Mapping[str, Any], rows: Rows, gained: Rows, causes: Sequence[Finding]) -> list[Finding]:
@@ -525,7 +511,7 @@ def _advice(row: Mapping[str, Any], rows: Rows, gained: Rows, causes: Sequence[F
     Options are named of our own trainer's runs alone, and not what is set already.
     """
     ours = not row.get("program")
-    measured = {one["what_if"] for one in gained if was_measured(one, pd.DataFrame(rows))}
+    measured = {one["what_if"] for one in gained if was_measured(one, rows)}
     simulated = {_changed(one): one for one in gained}
     found: dict[str, Finding] = {}
     plain: list[Finding] = []
@@ -533,7 +519,10 @@ def _advice(row: Mapping[str, Any], rows: Rows, gained: Rows, causes: Sequence[F
     for cause in sorted(costly, key=lambda one: -one.data["cost_pct"]):
         of_late = _LATE.get(cause.data.get("why", ""), {}).get("advice")
         codes = [*([of_late] if of_late else []), *PARTS[cause.data["kind"]]["advice"]]
-        known = {code: _ADVICE[code] for code in codes if not _is_done(_ADVICE[code], row)}
+        known = {
+            code: _ADVICE[code] for code in codes
+            if not any(row.get(name) in values for name, values in _ADVICE[code].get("done", {}).items())
+        }  # fmt: skip
         # Without what costs so much of a step; a simulation that gives less than half of it explains it ill.
         gone_pct = 100 * cause.data["cost_pct"] / max(100 - cause.data["cost_pct"], 1)
         settable = []
@@ -548,10 +537,6 @@ def _advice(row: Mapping[str, Any], rows: Rows, gained: Rows, causes: Sequence[F
             plain = advised(cause.data.get("name", f"late {cause.data.get('why')}"), list(others), ours)
     order = sorted(found.values(), key=lambda one: (_PRICES.index(one.data["price"]), -one.data["gain_pct"]))
     return [*order[:_MOST_GAINS], *plain]
-
-
-def _is_done(advice: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
-    return any(row.get(name) in values for name, values in advice.get("done", {}).items())
 
 
 def advised(against: str, codes: Sequence[str], ours: bool) -> list[Finding]:

@@ -74,11 +74,6 @@ def layout(title: str) -> dict[str, Any]:
     return {**_LAYOUT, "title": {"text": title, "font": {"size": 15}, **place}}
 
 
-def of_one(figure: Figure, facts: Mapping[str, Any]) -> Figure:
-    """A figure of one configuration alone, which filters leave or take as a whole."""
-    return {**figure, "data": [{**trace, "meta": dict(facts)} for trace in figure["data"]]}
-
-
 def beside_ticks(text: str) -> dict[str, Any]:
     """An axis's title near its ticks: by default it lies on the chart's frame."""
     return {"text": text, "standoff": 8}

@@ -16,22 +16,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analysis.frames.divide import (
-    EVERY,
-    STAGES,
-    Activities,
-    Intervals,
-    activities_of,
-    covered,
-    edges_of,
-    launch_known,
-    of_class,
-    shares,
-    split,
-    transfer_and_wait,
-    union,
-    windows_of,
-)
+from analysis.frames import divide
+from analysis.frames.divide import Activities, Intervals
 from analysis.frames.kernel_sums import note_left_out
 from analysis.frames.matching import WAITS, Account, Matched, Unmatched, account_of, match, waits_by_cause
 from analysis.frames.steps import ALL, Counted, counted_steps, in_steps
@@ -72,7 +58,7 @@ def arrays_of(kernels: pa.Table) -> dict[str, np.ndarray]:
     collectives alone (None elsewhere): those of all kernels would take as long as all the rest.
     """
     found = {name: _column(kernels, name) for name in KERNEL_COLUMNS if name not in _OF_CALLS}
-    talks = of_class(found, "communication")
+    talks = divide.of_class(found, "communication")
     calls = kernels.filter(pa.array(talks))
     for name in _OF_CALLS:
         found[name] = np.full(len(kernels), None)
@@ -117,14 +103,14 @@ def calls_of(
         activities: what runs on the rank.
         steps: the batches that count.
     """
-    rows = np.flatnonzero(of_class(kernels, "communication"))
+    rows = np.flatnonzero(divide.of_class(kernels, "communication"))
     rows = rows[np.isin(kernels["batch_index"][rows], attributed)]
     rows = rows[np.argsort(kernels["start_ns"][rows], kind="stable")]
     call = {name: column[rows] for name, column in kernels.items()}
     start, end = call["start_ns"], call["start_ns"] + call["duration_ns"]
     counted = in_steps(call["batch_index"], steps)
     exposed, hidden = np.zeros((2, len(rows)))
-    exposed[counted], hidden[counted] = shares((start[counted], end[counted]), windows, activities)
+    exposed[counted], hidden[counted] = divide.shares((start[counted], end[counted]), windows, activities)
     texts = list(zip(*(call[name].tolist() for name in (*GROUP, "short_name")), strict=True))
     known = {row: _kind_and_group(*row) for row in set(texts)}
     return pd.DataFrame({
@@ -271,10 +257,10 @@ def _read_rank(source: Source, directory: Path, counted: Counted) -> _Read:
     placed, untimed = in_time(launches)
     kernels = arrays_of(placed)
     start, end = kernels["start_ns"], kernels["start_ns"] + kernels["duration_ns"]
-    busy = covered((batches["start_ns"], batches["end_ns"]), union(start, end)) > 0
+    busy = divide.covered((batches["start_ns"], batches["end_ns"]), divide.union(start, end)) > 0
     mine = {name: column[busy] for name, column in batches.items()}
-    edges = edges_of(mine)
-    activities = activities_of(kernels, (edges[:, 0], edges[:, 1]))
+    edges = divide.edges_of(mine)
+    activities = divide.activities_of(kernels, (edges[:, 0], edges[:, 1]))
     among = in_steps(mine["batch_index"], counted.steps)
     windows = mine["start_ns"][among], mine["end_ns"][among]
     begun = (kernels["device"] >= 0) & (start >= edges.min(initial=_LAST)) & (start < edges.max(initial=0))
@@ -288,9 +274,9 @@ def _read_rank(source: Source, directory: Path, counted: Counted) -> _Read:
         timed=len(windows[0]),
         batch_index=mine["batch_index"],
         edges_ns=edges,
-        parts_ns=split(windows_of(edges), activities, len(STAGES)),
+        parts_ns=divide.split(divide.windows_of(edges), activities, len(divide.STAGES)),
         activities=int(begun.sum()),
-        unknown_launches=int((begun & ~launch_known(kernels)).sum()),
+        unknown_launches=int((begun & ~divide.launch_known(kernels)).sum()),
         untimed_batches=len(attributed) - len(whole),
         untimed_kernels=untimed,
         staged=not any(whole[name].null_count for name in _STAGES),
@@ -353,13 +339,13 @@ def _communication(
     end = calls["end_ns"].to_numpy()
     # Data moves since the last rank had come.
     begin = end - np.rint(calls["transfer_ns"].to_numpy()).astype(np.int64)
-    parts = transfer_and_wait(windows_of(rank.edges_ns), exposed, (begin, end))
+    parts = divide.transfer_and_wait(divide.windows_of(rank.edges_ns), exposed, (begin, end))
     of_steps = np.zeros((len(rank.batch_index), len(WAITS)))
     inside = np.isin(calls["step"], rank.batch_index)
     np.add.at(of_steps, np.searchsorted(rank.batch_index, calls["step"][inside]), causes_ns[inside])
     of_steps[of_steps.sum(axis=1) == 0, -1] = 1  # other
     shares = of_steps / of_steps.sum(axis=1, keepdims=True)
-    waits = parts["exposed_wait"][:, None] * np.repeat(shares, len(STAGES), axis=0)
+    waits = parts["exposed_wait"][:, None] * np.repeat(shares, len(divide.STAGES), axis=0)
     return parts | dict(zip(WAITS, waits.T, strict=True))
 
 
@@ -376,11 +362,11 @@ def anatomy_of(trace: RunTrace, with_warmup: bool = False) -> pd.DataFrame:
     ranks = [
         pd.DataFrame({
             "rank": one.rank,
-            "step": np.repeat(one.batch_index, len(STAGES)),
-            "stage": np.tile(np.array(STAGES), len(one.batch_index)),
+            "step": np.repeat(one.batch_index, len(divide.STAGES)),
+            "stage": np.tile(np.array(divide.STAGES), len(one.batch_index)),
             "wall_ns": np.diff(one.edges_ns).ravel(),
             **{f"{name}_ns": value for name, value in one.parts_ns.items()},
-        })[in_steps(np.repeat(one.batch_index, len(STAGES)), steps)]
+        })[in_steps(np.repeat(one.batch_index, len(divide.STAGES)), steps)]
         for one in trace.recorded
     ]  # fmt: skip
     frame = pd.concat([one for one in ranks if len(one)] or [pd.DataFrame()], ignore_index=True)
@@ -402,7 +388,7 @@ def anatomy(study: Study, sources: Iterable[Source], with_warmup: bool = False) 
     """
     found = [(trace.source.id, anatomy_of(trace, with_warmup)) for trace in traces_of(study, sources)]
     frames = [frame.assign(run=run) for run, frame in found if len(frame)]
-    names = ["run", "rank", "step", "stage", "wall_ns", *(f"{name}_ns" for name in (*EVERY, *WAITS))]
+    names = ["run", "rank", "step", "stage", "wall_ns", *(f"{name}_ns" for name in (*divide.EVERY, *WAITS))]
     if not frames:
         return pd.DataFrame(columns=names)
     return pd.concat(frames, ignore_index=True).reindex(columns=names)

@@ -174,19 +174,11 @@ def _host_bound(idle: np.ndarray, other: np.ndarray, unseen: np.ndarray, stages:
     """
     seen = idle - unseen
     host = seen - other
-    shares = _host_shares(host.reshape(-1, stages), seen.reshape(-1, stages))
-    return host + np.rint(unseen * np.tile(shares, len(idle) // stages)).astype(np.int64)
-
-
-def _host_shares(host: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """By stage, how much of the idle time is the host's: the median batch (batches x stages each).
-
-    That of all stages where no batch was idle in one; 0 where none was idle at all.
-    """
-    known = np.divide(host, seen, out=np.full(seen.shape, np.nan), where=seen > 0)
+    known = np.divide(host, seen, out=np.full(len(seen), np.nan), where=seen > 0).reshape(-1, stages)
+    # By stage the median of the batches that were idle in it; of all stages where none was.
     whole = float(host.sum() / seen.sum()) if seen.any() else 0.0
-    columns = (column[~np.isnan(column)] for column in known.T)
-    return np.array([np.median(column) if len(column) else whole for column in columns])
+    shares = [np.median(column) if len(column := of[~np.isnan(of)]) else whole for of in known.T]
+    return host + np.rint(unseen * np.tile(shares, len(known))).astype(np.int64)
 
 
 def transfer_and_wait(windows: Intervals, exposed: Intervals, transfers: Intervals) -> dict[str, np.ndarray]:

@@ -161,8 +161,8 @@ def relation(study: Study, source: Source) -> str:
 def _relation(study: Study, source: Source) -> str:
     if source.fields["profile"] in ("none", "torch") or not source.tables("kernels"):
         return PLAIN
-    paths = _paths(source)
-    known, model = study.connection.execute(_KNOWS, {"kernels": paths["kernels"]}).fetchall()[0]
+    connection, paths = study.connection, _tables_in(_CREDIT, source)
+    known, model = connection.execute(_KNOWS, {"kernels": paths["kernels"]}).fetchall()[0]
     if known or not model:
         return PLAIN
     lender = lender_of(study, source)
@@ -173,19 +173,21 @@ def _relation(study: Study, source: Source) -> str:
     number = len(study.kept("relations of launches"))
     names = {"lent": f"lent_{number}", "credit": f"credit_{number}"}
     # Ranks launch the same: one of them tells for all.
-    of_lender = _paths(lender)
-    study.connection.execute(_LENT.format(**names), of_lender | {"kernels": of_lender["kernels"][:1]})
-    study.connection.execute(_CREDITS.format(**names))
+    of_lender = _tables_in(_LENT, lender)
+    connection.execute(_LENT.format(**names), of_lender | {"kernels": of_lender["kernels"][:1]})
+    connection.execute(_CREDITS.format(**names))
     for one in paths["kernels"]:  # a rank at a time: a run of many need not be in memory
-        study.connection.execute(_CREDIT.format(**names), paths | {"kernels": [one]})
-    whole, by_name, by_class = study.connection.execute(_COVERED.format(**names), paths).fetchall()[0]
+        connection.execute(_CREDIT.format(**names), paths | {"kernels": [one]})
+    whole, by_name, by_class = connection.execute(_COVERED.format(**names), paths).fetchall()[0]
     pct, by_class_pct = (100 * ns / (whole or 1) for ns in (by_name + by_class, by_class))
     study.note("flops_borrowed", source, pct=pct, by_class_pct=by_class_pct, lender=lender.id)
     return _CREDITED.format(**names)
 
 
-def _paths(source: Source) -> dict[str, list[str]]:
-    return {name: [str(path) for path in source.tables(name)] for name in ("kernels", "batches")}
+def _tables_in(sql: str, source: Source) -> dict[str, list[str]]:
+    """The parameters of a query over a run's tables."""
+    names = [name for name in ("kernels", "batches") if f"${name}" in sql]
+    return {name: [str(path) for path in source.tables(name)] for name in names}
 
 
 def lender_of(study: Study, source: Source) -> Source | None:
@@ -270,9 +272,8 @@ def kept_sums(study: Study, source: Source, launches: str = PLAIN, keys: Sequenc
     if (key := (source.path, keys, launches)) not in kept:
         name, columns = f"sums_{len(kept)}", ", ".join(f'"{one}"::varchar as "{one}"' for one in keys)
         sql = _STEP_SUMS.format(keys=columns, launches=launches)
-        paths = {"kernels": [str(path) for path in source.tables("kernels")]} if "$kernels" in sql else {}
         with reading(source):
-            study.connection.execute(f"create temp table {name} as {sql}", paths)
+            study.connection.execute(f"create temp table {name} as {sql}", _tables_in(sql, source))
         kept[key] = name
     return kept[key]
 
@@ -357,9 +358,8 @@ def _grouped(study: Study, source: Source, by: Sequence[str], sums: str, steps: 
     columns = [f'"{BY[name]}"' for name in by]
     named = ", ".join(f'{column} as "{name}"' for column, name in zip(columns, by, strict=True))
     sql = _SUMS.format(named=named, sums=sums, columns=", ".join(columns))
-    paths = {"batches": [str(path) for path in source.tables("batches")]} if "$batches" in sql else {}
     with reading(source):
-        frame = study.connection.execute(sql, paths).df()
+        frame = study.connection.execute(sql, _tables_in(sql, source)).df()
     for name in set(by) - {"rank", "step"}:
         frame[name] = frame[name].astype(object).where(frame[name].notna(), None)
     return frame.assign(run=source.id, steps=steps)[["run", *by, *_FIGURES]]

@@ -18,15 +18,7 @@ import pyarrow.parquet as pq
 from analysis.frames.study import Failure, FailureKind, Kind, Source, Study, in_counts
 from jobs import store
 from jobs.run_fields import ID_FIELDS, attempted, in_order, parse_id
-from jobs.store import (
-    QUEUED,
-    RESUME,
-    Calibration,
-    Manifest,
-    state_of_begun,
-    state_of_failed,
-    where_calibrating,
-)
+from jobs.store import Calibration, Manifest
 from profiling.errors import UserError, nearest_file
 from profiling.readers import pyprof
 from profiling.tables import rank_directory
@@ -67,7 +59,9 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
         except UserError as error:
             raise UserError(how_to_convert(path) or str(error)) from None
     elif not path.is_dir():
-        raise UserError(f"{path} does not exist{_near(path)}")
+        places = dict.fromkeys(place for place in (path.parent, _RESULTS) if place.is_dir())
+        near = nearest_file(path, [one for place in places for one in _visible(place)])
+        raise UserError(f"{path} does not exist" + (f"; did you mean {str(near)!r}?" if near else ""))
     elif (path / JOB).is_file():
         _add_trace(study, path)
     elif _is_run(path):
@@ -82,13 +76,6 @@ def load(path: Path | str, own_peaks: Path | None = None) -> Study:
     return study
 
 
-def _near(path: Path) -> str:
-    """What was meant by a folder that does not exist: one like it, beside it or in ``results``."""
-    places = dict.fromkeys(place for place in (path.parent, _RESULTS) if place.is_dir())
-    near = nearest_file(path, [one for place in places for one in _visible(place)])
-    return f"; did you mean {str(near)!r}?" if near else ""
-
-
 def no_result(study: Study) -> str:
     """Why a study has nothing to analyse, in one line."""
     if bad := study.missing:
@@ -96,7 +83,7 @@ def no_result(study: Study) -> str:
     if is_unfinished(study.path):
         return f"{study.path} is not complete: run the conversion again to resume"
     if any(study.path.glob(_RANKS)):
-        return f"{study.path} has no usable result: {state_of_begun(study.path)[1]}"
+        return f"{study.path} has no usable result: {store.state_of_begun(study.path)[1]}"
     return f"{study.path} holds no results: no runs, converted traces, PyProf or TAU tables"
 
 
@@ -129,7 +116,10 @@ def _add_sweep(study: Study, path: Path) -> None:
             _add_run(study, directory)
         elif _is_sweep(directory):
             study.note("parts_unread", what=[str(directory)])
-    _forget_superseded(study)
+    # A point that failed and was begun again has the state of its later attempt.
+    now = {attempted(one.point): one.kind for one in study.failed if one.kind in _LATER}
+    now |= {attempted(source.id): "done" for source in study.loaded}
+    study.failed = [one for one in study.failed if now.get(attempted(one.point), one.kind) == one.kind]
     _read_sweep(study, path)
     _read_calibration(study, path)
 
@@ -137,7 +127,7 @@ def _add_sweep(study: Study, path: Path) -> None:
 def _add_run(study: Study, directory: Path) -> None:
     name = directory.resolve().name
     if not (directory / store.MANIFEST).exists():
-        state, how_known = state_of_begun(directory)
+        state, how_known = store.state_of_begun(directory)
         _fail(study, name, how_known, state)
         return
     try:
@@ -154,11 +144,9 @@ def _add_run(study: Study, directory: Path) -> None:
     except UserError as error:
         wrong = str(error)
     if wrong:
-        _fail(study, name, wrong, state_of_failed(manifest))
+        _fail(study, name, wrong, store.state_of_failed(manifest))
         return
-    source = Source(
-        name, "run", manifest.fields, manifest.repetition, manifest.exit_code, directory, manifest
-    )
+    source = Source(name, "run", manifest.fields, directory, manifest.repetition, manifest)
     study.loaded.append(source)
     for finding in manifest.findings:
         study.add(finding.of(run=name))
@@ -180,7 +168,7 @@ def _add_trace(study: Study, directory: Path) -> None:
     fields: dict[str, object] = {"profile": job.tool, "job": name}
     if job.nodes and job.world_size and job.world_size % job.nodes == 0:
         fields |= {"nodes": job.nodes, "gpus_per_node": job.world_size // job.nodes}
-    source = Source(name, "trace", fields, 0, None, directory, job=job)
+    source = Source(name, "trace", fields, directory, job=job)
     study.loaded.append(source)
     for finding in job.findings:
         study.add(finding.of(run=name))
@@ -191,14 +179,6 @@ def _has_rows(path: Path) -> bool:
         return pq.read_metadata(path).num_rows > 0
     except (pa.ArrowException, OSError):
         return True  # it is damaged: who reads it says so
-
-
-def _forget_superseded(study: Study) -> None:
-    """A point that failed and was begun again has the state of its later attempt."""
-    now = {attempted(one.point): one.kind for one in study.failed if one.kind in _LATER}
-    now |= {attempted(source.id): "done" for source in study.loaded}
-    failed = study.failed
-    study.failed = [one for one in failed if now.get(attempted(one.point), one.kind) == one.kind]
 
 
 def _read_sweep(study: Study, path: Path) -> None:
@@ -213,10 +193,10 @@ def _read_sweep(study: Study, path: Path) -> None:
         study.note("records_damaged", what=str(record), n=1)
         return
     study.failed += [Failure(point, reason, "excluded") for point, reason in left_out]
-    known = {attempted(source.id) for source in study.loaded}
-    known |= {attempted(failure.point) for failure in study.failed}
-    running = where_calibrating(path) or any(one.kind == "running" for one in study.failed)
-    idle = f"unless {QUEUED}, {RESUME}" if content.get("launcher") == "slurm" else RESUME
+    names = [*(source.id for source in study.loaded), *(failure.point for failure in study.failed)]
+    known = {attempted(name) for name in names}
+    running = store.where_calibrating(path) or any(one.kind == "running" for one in study.failed)
+    idle = f"unless {store.QUEUED}, {store.RESUME}" if content.get("launcher") == "slurm" else store.RESUME
     usual = "the sweep is running" if running else idle
     study.failed += [Failure(point, usual, "not started") for point in order if point not in known]
 
@@ -319,9 +299,9 @@ def _add_sized(study: Study, ranks: int, path: Path) -> None:
         if said not in (None, ranks):
             raise UserError(f"{ranks}={path}: {source.id} has {said} ranks")
         taken = {one.id for one in study.loaded}
-        name = (
-            f"{path.resolve().name}/{source.id}" if {source.id} & taken and source.path != path else source.id
-        )
+        name = source.id
+        if name in taken and source.path != path:
+            name = f"{path.resolve().name}/{name}"
         name = f"{name} ({ranks})" if name in taken else name
         if source.job is None:  # all are of one program: that of the first
             named = replace(source, fields=source.fields | {"program": first.fields.get("program")})
@@ -371,7 +351,7 @@ def _add_file(study: Study, file: Path) -> bool:
         return _add_named(study, file, "pyprof")
     for kind, needed in _KINDS.items():
         if columns >= needed:
-            study.loaded.append(Source(file.name, kind, {}, 0, None, file))
+            study.loaded.append(Source(file.name, kind, {}, file))
             return True
     needed = max((set(pyprof.NEEDED), *_KINDS.values()), key=lambda kind: len(kind & columns) / len(kind))
     if len(needed & columns) > len(needed) / 2:  # it was meant to be one
@@ -389,14 +369,14 @@ def _add_named(study: Study, file: Path, kind: Kind) -> bool:
     # Two folders may hold tables of one name.
     taken = any(source.id == file.name for source in study.loaded)
     named = str(file.relative_to(study.path)) if taken else file.name
+    fields, repetition = dict.fromkeys(ID_FIELDS), 0
     try:
         run_id = parse_id(file.name.partition(".")[0])
+        fields, repetition = dict(run_id.fields), run_id.repetition
+        if run_id.exit_code:
+            _fail(study, named, f"exit code {run_id.exit_code}", "failed")
+            return True
     except UserError:
         study.note("configuration_doubtful", named)
-        study.loaded.append(Source(named, kind, dict.fromkeys(ID_FIELDS), 0, None, file))
-        return True
-    if run_id.exit_code:
-        _fail(study, named, f"exit code {run_id.exit_code}", "failed")
-    else:
-        study.loaded.append(Source(named, kind, dict(run_id.fields), run_id.repetition, 0, file))
+    study.loaded.append(Source(named, kind, fields, file, repetition))
     return True

@@ -85,6 +85,17 @@ def top(what: str, default: int | None = None) -> Flag:
     return flag("--top", type=at_least(1, int), default=default, metavar="N", help=f"number of {what}")
 
 
+SCALING = flag(
+    "--scaling", choices=("weak", "strong"),
+    help="weak: fixed per-GPU batch size; strong: fixed global batch size [the kind for which more "
+    "configurations have a baseline]",
+)  # fmt: skip
+RANKS = flag(
+    "--ranks", default="", metavar="P,...",
+    help="world sizes to predict [twice and four times the largest of each configuration]",
+)  # fmt: skip
+
+
 def at_least(least: float, kind: type = float) -> Callable[[str], Any]:
     """The type of a flag that is a number from ``least`` on."""
 

@@ -57,12 +57,10 @@ def counted_steps(study: Study, source: Source, read: Read | None = None) -> Cou
     Raises:
         Unusable: a rank's table is missing, damaged or wrong.
     """
-    kept: dict[str, Counted] = study.kept("counted steps")
-    if source.id not in kept:
-        kept[source.id] = _counted_steps(source, read)
-    if dropped := kept[source.id].dropped:
-        study.note("first_steps_left_out", source, n=dropped, why="warmup")
-    return kept[source.id]
+    counted = study.once("counted steps", source.id, lambda: _counted_steps(source, read))
+    if counted.dropped:
+        study.note("first_steps_left_out", source, n=counted.dropped, why="warmup")
+    return counted
 
 
 def _counted_steps(source: Source, read: Read | None) -> Counted:
@@ -199,11 +197,8 @@ def series_of(study: Study, source: Source) -> Series:
     Raises:
         Unusable: a rank's table is missing, damaged or wrong.
     """
-    kept: dict[str, Series] = study.kept("series")
-    if source.id not in kept:
-        with reading(source):
-            kept[source.id] = _series(study, source)
-    series = kept[source.id]
+    with reading(source):
+        series = study.once("series", source.id, lambda: _series(study, source))
     if longer := int((sum(series.rank_stages.values()) > _LONGER * series.rank_ns).sum()):
         study.note("stages_exceed_step", source, n=longer, of=series.rank_ns.size)
     return series

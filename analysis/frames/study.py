@@ -53,9 +53,8 @@ class Source:
     id: str
     kind: Kind
     fields: dict[str, Any]
-    repetition: int
-    exit_code: int | None
     path: Path
+    repetition: int = 0
     manifest: Manifest | None = None
     job: TracedJob | None = None
 
@@ -85,11 +84,6 @@ class Source:
     def without_times(self) -> bool:
         """Whether its traces hold no times of steps at all (Horovod's timeline, launches of ncu, TAU)."""
         return self.job is not None and not self.tables("batches")
-
-    @property
-    def of_sums(self) -> bool:
-        """Whether it is a profile of TAU: sums of a run, from which the mean step can be estimated."""
-        return self.job is not None and self.job.tool == TAU
 
     @property
     def gpus_per_rank(self) -> int:
@@ -300,6 +294,13 @@ class Study:
             what: names what is kept; of two measures that keep different things never the same.
         """
         return self._kept.setdefault(what, {})
+
+    def once(self, what: str, key: Any, compute: Callable[[], _Answer]) -> _Answer:
+        """What ``compute`` gives for a key of :meth:`kept`, computed when it is first asked for."""
+        kept = self.kept(what)
+        if key not in kept:
+            kept[key] = compute()
+        return kept[key]  # type: ignore[no-any-return]
 
     @cached_property
     def connection(self) -> "duckdb.DuckDBPyConnection":

@@ -28,6 +28,7 @@ the traced ranks.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from typing import NamedTuple
 
@@ -91,23 +92,13 @@ FLAT = (
 )
 RING = FLAT[0]
 LEVELS = (
-    Form(
-        "ring over nodes",
-        (lambda p, n: _ring(p) * (n == 1), lambda p, n: _ring(p) * (n > 1)),
-        (lambda p, n: _share(p) * (n == 1), lambda p, n: _share(p) * (n > 1)),
-    ),
-    Form(
-        "two-level ring",
-        (lambda p, n: _ring(p / n), lambda p, n: _ring(n)),
-        (lambda p, n: _share(p / n), lambda p, n: _share(n)),
-    ),
-    Form(
-        "two-level tree",
-        (lambda p, n: _ring(p / n), lambda p, n: _depth(n)),
-        (lambda p, n: _share(p / n), lambda p, n: 2.0 * (n > 1)),
-        trees=True,
-    ),
-)
+    Form("ring over nodes", (lambda p, n: _ring(p) * (n == 1), lambda p, n: _ring(p) * (n > 1)),
+         (lambda p, n: _share(p) * (n == 1), lambda p, n: _share(p) * (n > 1))),
+    Form("two-level ring", (lambda p, n: _ring(p / n), lambda p, n: _ring(n)),
+         (lambda p, n: _share(p / n), lambda p, n: _share(n))),
+    Form("two-level tree", (lambda p, n: _ring(p / n), lambda p, n: _depth(n)),
+         (lambda p, n: _share(p / n), lambda p, n: 2.0 * (n > 1)), trees=True),
+)  # fmt: skip
 
 
 def shared(free: int) -> Form:
@@ -117,11 +108,8 @@ def shared(free: int) -> Form:
 
 def slower(fast: int) -> Form:
     """A ring over other links for more than ``fast`` ranks."""
-    return Form(
-        f"slower from {fast}",
-        RING.messages,
-        (lambda p, n: _share(p) * (p <= fast), lambda p, n: _share(p) * (p > fast)),
-    )
+    volumes = (lambda p, n: _share(p) * (p <= fast), lambda p, n: _share(p) * (p > fast))
+    return Form(f"slower from {fast}", RING.messages, volumes)
 
 
 # --- costs ---------------------------------------------------------------------------------------------
@@ -230,10 +218,7 @@ def fit(
         return [ring(alpha_ns, ns_per_byte)]
     if not len(seen.ns):
         raise ValueError("no collective")
-
-    def fitted(form: Form, fixed_terms: Mapping[int, float]) -> Cost:
-        return _fitted(seen, form, fixed_terms, seed, scatter)
-
+    fitted = partial(_fitted, seen, seed, scatter)
     fixed = {place: value for place, value in enumerate((alpha_ns, ns_per_byte)) if value is not None}
     if fixed:
         return [fitted(RING, fixed)]
@@ -270,7 +255,7 @@ def forms(seen: Exchanges) -> tuple[Form, ...]:
     return possible
 
 
-def _fitted(seen: Exchanges, form: Form, fixed_terms: Mapping[int, float], seed: int, scatter: float) -> Cost:
+def _fitted(seen: Exchanges, seed: int, scatter: float, form: Form, fixed_terms: Mapping[int, float]) -> Cost:
     """Least squares of relative errors; resampled are calls, and the runs that they are of."""
     messages, count = len(form.messages), len(seen.ns)
     design = form.columns(seen.ranks, seen.nodes)
@@ -332,9 +317,8 @@ def nonnegative(
         for chosen in combinations(free, size):
             place = np.array(chosen)
             matrix, side = gram[:, place[:, None], place], right[:, place]
-            usable = np.abs(np.linalg.det(matrix)) > 1e-9 * np.prod(
-                np.diagonal(matrix, axis1=1, axis2=2), axis=1
-            )
+            lengths = np.diagonal(matrix, axis1=1, axis2=2)
+            usable = np.abs(np.linalg.det(matrix)) > 1e-9 * np.prod(lengths, axis=1)
             solved = np.zeros((problems, size))
             if usable.any():
                 solved[usable] = np.linalg.solve(matrix[usable], side[usable][..., None])[..., 0]

@@ -12,14 +12,7 @@ import pandas as pd
 from analysis.display.metrics import telling
 from analysis.display.numbers import label_of
 from analysis.frames.study import Study
-from analysis.measures.points import (
-    NO_SAMPLES,
-    NOT_ALIKE,
-    POINT_FIELDS,
-    UNPROFILED,
-    Scaling,
-    points_of,
-)
+from analysis.measures.points import NO_SAMPLES, NOT_ALIKE, POINT_FIELDS, UNPROFILED, Scaling, points_of
 from analysis.prediction import curve
 from analysis.prediction.allreduce import Layout
 from analysis.statistics import estimates
@@ -131,19 +124,17 @@ def configurations(
     number = own.map(str).groupby(list(own), sort=False).ngroup()
     base = known["base"][known["base"].isin(known.index)]
     members = pd.concat([pd.Series(number[base.index].array, base), number]).sort_values(kind="stable")
+    order = {"world_size": True, "nodes": True, "unprofiled": False, "runs": False, "batches": False}
+    known = known.assign(unprofiled=known["timed_by"] == UNPROFILED)
     answer = []
     for _, of_one in members.groupby(members, sort=False):
         of_one = known.loc[of_one.index.unique()]
-        by_size: dict[int, pd.Series] = {}  # of points of one world size the one on the fewest nodes
-        # Points that differ in ``batches`` only (a profiled run may be shorter) are one.
-        for (size, _), same in of_one.groupby(["world_size", "nodes"]):
-            order = [same["timed_by"] == UNPROFILED, same["runs"], same["batches"]]
-            first = same.loc[
-                max(same.index, key=pd.concat(order, axis=1).agg(tuple, axis=1).__getitem__)
-            ].copy()
-            first["profiled"] = tuple(run for runs in same["profiled"] for run in runs)
-            by_size.setdefault(size, first)
-        answer.append(of_points(list(by_size.values()), kind == "strong", gpus_per_node))
+        # Points that differ in ``batches`` only (a profiled run may be shorter) are one, with the profiled
+        # runs of all. Of points of one world size the one on the fewest nodes counts.
+        profiled = of_one.groupby(["world_size", "nodes"])["profiled"].transform("sum")
+        of_one = of_one.assign(profiled=profiled).sort_values(list(order), ascending=list(order.values()))
+        points_of_one = [point for _, point in of_one.drop_duplicates("world_size").iterrows()]
+        answer.append(of_points(points_of_one, kind == "strong", gpus_per_node))
     return _named(answer)
 
 

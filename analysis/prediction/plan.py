@@ -82,7 +82,11 @@ def plan(
         rows["within"] = "unsure"
         rows.loc[slowest <= within, "within"] = "yes"
         rows.loc[fastest > within, "within"] = "no"
-    caption = _choice(rows, own, within) if within is not None else ""
+    caption = ""
+    for row in records(chosen(rows)):
+        template = _CHEAPEST if row["within"] == "yes" else _TOO_SLOW
+        named = called(row, telling(records(rows), own))
+        caption = template.format(**{**row, "within": within, "called": named})
     shown = [one for one in METRICS if one.name in rows]
     rows = rows[[*own, *(name for name in names_of(shown) if name in rows)]]
     return Answer(rows, [*fields([name for name in own if name in POINT_FIELDS]), *shown],
@@ -119,12 +123,3 @@ def chosen(rows: pd.DataFrame) -> pd.DataFrame:
         return rows[:0]
     enough = trained[trained["within"] == "yes"]
     return enough.nsmallest(1, "node_hours") if len(enough) else trained.nsmallest(1, "hours")
-
-
-def _choice(rows: pd.DataFrame, own: list[str], within: float) -> str:
-    choice = chosen(rows)
-    if choice.empty:
-        return ""
-    (row,) = records(choice)
-    template = _CHEAPEST if row["within"] == "yes" else _TOO_SLOW
-    return template.format(**{**row, "within": within, "called": called(row, telling(records(rows), own))})

@@ -125,10 +125,9 @@ def answer(frame: pd.DataFrame) -> Answer:
     hidden = {*own, "believed", "global_batch"} - shown
     metrics = [replace(one, table=one.table and one.name not in hidden) for one in (*fields(own), *METRICS)]
     tested = frame[frame["backtest"]]
-    errors = (
-        tested["error_pct"].abs().groupby(tested["predicted_by"], sort=False).agg(["size", "median", "max"])
-    )
-    caption = "\n".join(_BACKTESTS.format(*row) for row in errors.itertuples(name=None))
+    errors = tested["error_pct"].abs().groupby(tested["predicted_by"], sort=False)
+    rows_of_errors = errors.agg(["size", "median", "max"]).itertuples(name=None)
+    caption = "\n".join(_BACKTESTS.format(*row) for row in rows_of_errors)
     return Answer(frame, metrics, title="Predicted throughput", caption=caption)
 
 

@@ -61,8 +61,6 @@ SIMULATION = "simulation"
 # Where simulated and recorded exposed transfer differ by more than this share of the step, changes of the
 # exchange are not simulated: on a CPU it takes cores from the computation, too.
 _MOST_UNLIKE_SHARE = 0.05
-
-
 MIB = 1 << 20
 _HELD_BYTES = 4  # an element in a bucket, in the precision of the parameters, whatever is sent
 
@@ -107,9 +105,6 @@ class Simulated:
     buckets: int
 
 
-# --- the exchange -------------------------------------------------------------------------------------
-
-
 def buckets(step: Step, bucket_mb: float) -> tuple[np.ndarray, np.ndarray]:
     """(when each bucket is ready, ns from the start of the backward pass; its elements), in order.
 
@@ -119,19 +114,13 @@ def buckets(step: Step, bucket_mb: float) -> tuple[np.ndarray, np.ndarray]:
         return step.ready_ns, step.elements
     limit = bucket_mb * MIB
     ready, sizes, held = [], [], 0
-    for instant, elements in zip(step.ready_ns, step.elements, strict=True):
+    for place, elements in enumerate(step.elements, 1):
         held += int(elements)
-        if held * _HELD_BYTES >= limit:
-            ready.append(instant)
+        if held * _HELD_BYTES >= limit or (held and place == len(step.elements)):
+            ready.append(step.ready_ns[place - 1])
             sizes.append(held)
             held = 0
-    if held:
-        ready.append(step.ready_ns[-1])
-        sizes.append(held)
     return np.array(ready, float), np.array(sizes)
-
-
-# --- the step -----------------------------------------------------------------------------------------
 
 
 def simulate(model: Model, layout: Layout, seed: int = 0) -> Simulated:
@@ -158,9 +147,6 @@ def _late_ns(step: Step, ranks: int, spared: float) -> np.ndarray:
     """Lateness of the latest rank, with resamples, ns; of 0 ranks, of an ordinary one."""
     late = step.late_ns[:ranks] - spared * step.late_load_ns[:ranks]
     return latest(step.own_ns - spared * step.own_load_ns, late, max(ranks, 1))
-
-
-# --- the latest rank ------------------------------------------------------------------------------------
 
 
 def latest(own: np.ndarray, late: np.ndarray, ranks: int) -> np.ndarray:
@@ -243,10 +229,6 @@ def changed(model: Model, what_if: str, layout: Layout) -> Model:
         else:
             model = replace(model, loader=False)
     return model
-
-
-def _changes_exchange(what_if: str) -> bool:
-    return any(name in _OF_EXCHANGE for name, _ in _changes(what_if))
 
 
 def parse_what_ifs(text: str) -> list[str]:
@@ -348,6 +330,9 @@ def simulations(
             missed = max(missed, _missed(_row(basis, layout_of(point)), point, basis))
     basis = replace(basis, missed=missed)
     findings: list[Finding] = []
+    at = basis.traced["step_ns"]
+    seen_ns = float(_simulated(basis, basis.models[0], layout_of(basis.traced)).exposed_ns[0])
+    unlike = abs(basis.exposed_share * at - seen_ns) > _MOST_UNLIKE_SHARE * at
     near, too_far = within_reach(configuration.name, configuration.points[-1]["world_size"], targets)
     # Changes are simulated on the measured ranks, too: nothing is extrapolated there.
     here = layout_of(configuration.points[-1])
@@ -361,7 +346,7 @@ def simulations(
         for name in () if lacks else what_ifs:
             try:
                 models = [changed(model, name, layout) for model in basis.models]
-                if _changes_exchange(name) and _is_unlike(basis):
+                if unlike and any(one in _OF_EXCHANGE for one, _ in _changes(name)):
                     raise ValueError("simulated and measured exposed transfer differ")
             except ValueError as error:
                 findings.append(_not_simulated(configuration.name, name, str(error)))
@@ -388,8 +373,8 @@ def basis_of(
     scatter = scatter_of(configuration.points)
     alpha_ns = None if network.alpha_us is None else 1e3 * network.alpha_us
     ns_per_byte = None if network.beta_gb_per_s is None else 1 / network.beta_gb_per_s
+    seen = allreduce.joined([step.exchanges for _, step in usable])
     try:
-        seen = allreduce.joined([step.exchanges for _, step in usable])
         costs = allreduce.fit(seen, alpha_ns, ns_per_byte, estimates.SEED, scatter)
     except ValueError:
         return "no allreduces of known size on all ranks"
@@ -459,9 +444,6 @@ def _has_links(basis: Basis, network: Network, layout: Layout) -> bool:
     return None not in network or layout.nodes == 1 or basis.links > 1
 
 
-# --- a row ----------------------------------------------------------------------------------------------
-
-
 def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str, Any]:
     """The prediction for a layout.
 
@@ -476,21 +458,16 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
     for (plain, changed), own in itertools.product(pairs, basis.computing or (None,)):
         before = _simulated(basis, plain, layout_of(point), own).step_ns
         after = _simulated(basis, changed, layout, own)
-        grown = (
-            measured * after.step_ns / before if configuration.strong else measured + after.step_ns - before
-        )
+        ratio, more = after.step_ns / before, after.step_ns - before
+        grown = measured * ratio if configuration.strong else measured + more
         batches.append((np.maximum(grown, 0.01 * measured), after))
     (best, step), *_ = batches
     intervals = [estimates.interval(batch[1:]) for batch, _ in batches]
     wider = float(np.exp(basis.missed * doublings(point["world_size"], ranks)))
     low, high = min(low for low, _ in intervals) / wider, max(high for _, high in intervals) * wider
     # The rate is of the mean step, the prediction of the median: by their ratio on the largest point.
-    images = (
-        point["images_per_s"]
-        * point["step_ns"]
-        / 1e9
-        * (1 if configuration.strong else ranks / point["world_size"])
-    )
+    times = 1 if configuration.strong else ranks / point["world_size"]
+    images = point["images_per_s"] * point["step_ns"] / 1e9 * times
     cost = (models or basis.models)[0].cost
     alpha, per_byte = cost.slowest(layout)
     inside, inside_per_byte = cost.slowest(Layout(ranks))
@@ -520,19 +497,10 @@ def _simulated(basis: Basis, model: Model, layout: Layout, own: Computing | None
     """A step of a layout; ``own``: of the computation, by default the best fit."""
     if basis.computing:
         terms = basis.computing[0] if own is None else own
-        batch, of = (
-            basis.configuration.images(layout.ranks) / layout.ranks,
-            float(basis.traced["batch"]),
-        )
-        model = replace(model, shorter=np.array([1.0, batch]) @ terms / (np.array([1.0, of]) @ terms))
+        batch = basis.configuration.images(layout.ranks) / layout.ranks
+        now, then = (np.array([1.0, of]) @ terms for of in (batch, float(basis.traced["batch"])))
+        model = replace(model, shorter=now / then)
     return simulate(model, layout, estimates.SEED)
-
-
-def _is_unlike(basis: Basis) -> bool:
-    """Whether the exposed shares of the simulated and the recorded exchange differ."""
-    step = basis.traced["step_ns"]
-    exposed = float(_simulated(basis, basis.models[0], layout_of(basis.traced)).exposed_ns[0])
-    return bool(abs(basis.exposed_share * step - exposed) > _MOST_UNLIKE_SHARE * step)
 
 
 def _missed(row: dict[str, Any], point: pd.Series, basis: Basis) -> float:

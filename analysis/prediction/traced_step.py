@@ -147,7 +147,7 @@ def _read(study: Study, source: Source) -> tuple[pd.DataFrame, Gradients | None,
     with reading(source):
         steps = tables.read(kernels.parent, "batches", schemas.TIMES_OF_BATCHES).to_pandas()
     steps = steps[steps["attributed"].eq(True)].sort_values("batch_index", kind="stable")
-    steps = steps[in_steps(steps["batch_index"].to_numpy(), counted.steps if counted else None)]
+    steps = steps[in_steps(steps["batch_index"].to_numpy(), counted.steps)]
     ends = query(study, source, _READY, kernels=[kernels])
     names = query(study, source, _ALLREDUCE_NAMES, kernels=source.tables("kernels"))
     gradients = None

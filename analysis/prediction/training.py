@@ -19,11 +19,7 @@ def hours(text: str) -> float:
 
 FLAGS: dict[str, dict[str, Any]] = {
     "--images": {"type": size, "metavar": "N[xEPOCHS]", "help": "images of the training"},
-    "--tokens": {
-        "type": size,
-        "metavar": "N[xEPOCHS]",
-        "help": "the same of a program whose samples are tokens",
-    },
+    "--tokens": {"type": size, "metavar": "N[xEPOCHS]", "help": "tokens of the training"},
     "--within": {"type": hours, "metavar": "HOURS", "help": "maximum duration [unlimited]"},
 }
 

@@ -61,16 +61,18 @@ def main() -> int:
         if getattr(arguments, flag) and not arguments.trace:
             raise UserError(f"--{flag} selects what the timeline holds: use it with --trace")
     path: Path = arguments.path[0]
-    if are_two_results(arguments.path):
-        return _compare(arguments)
+    of_studies = len(arguments.path) == 1 and holds_studies(path)
+    found = [] if of_studies else results_in(arguments.path, arguments.peaks)
+    if len(found) == 2:
+        return _compare(arguments, *found)
     if arguments.across:
         raise UserError("--across names fields in which A and B may differ: give two folders of results")
-    if len(arguments.path) == 1 and holds_studies(path):
+    if of_studies:
         _write(arguments, beside(path, _FILE), build_studies(path, arguments.peaks))
         if arguments.trace:
             raise UserError(f"{path} holds single-node studies: --trace needs a run with ranks")
         return EXIT_DONE
-    study, code = load_or_convert(arguments.path, arguments.output, arguments.peaks)
+    study, code = (found[0], EXIT_DONE) if found else converted(arguments)
     path = study.path
     _write(arguments, beside(path, _FILE), build(study, given(arguments)))
     if arguments.trace:
@@ -87,20 +89,14 @@ def _parser() -> argparse.ArgumentParser:
         help="results of a sweep, a run, studies, PyProf or TAU tables; two, to compare; or raw traces",
     )  # fmt: skip
     parser.add_argument(
-        *OUTPUT,
-        type=file_to_write,
-        metavar="FILE",
+        *OUTPUT, type=file_to_write, metavar="FILE",
         help="the file to write [DIR/report.html; with A B: B/compared-with-A.html]",
-    )
+    )  # fmt: skip
     parser.add_argument("--across", metavar="FIELD,...", help="with A B: fields in which they may differ")
     parser.add_argument(
-        "--trace",
-        type=file_to_write,
-        nargs="?",
-        const=_BESIDE,
-        metavar="FILE",
+        "--trace", type=file_to_write, nargs="?", const=_BESIDE, metavar="FILE",
         help=f"also write the timeline of a run, for Perfetto [{TIMELINE} next to the report]",
-    )
+    )  # fmt: skip
     add_flags(parser)
     for name, settings in FLAGS.items():
         parser.add_argument(name, **settings)
@@ -114,12 +110,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _compare(arguments: argparse.Namespace) -> int:
+def _compare(arguments: argparse.Namespace, a: Study, b: Study) -> int:
     from analysis.report import changes
 
     if arguments.trace or given(arguments):
         raise UserError("--trace, --images, --tokens and --within need one set of results")
-    a, b = (load(path, arguments.peaks) for path in arguments.path)
     own = [name for study in (a, b) for name in study.own_factors]
     across = output.parse_fields(arguments.across, flag="--across", own=own)
     name = f"compared-with-{a.path.resolve().name}.html"
@@ -132,9 +127,7 @@ def _failed(study: Study) -> int:
     failed = study.missing
     if failed:
         what = "jobs" if {source.kind for source in study.loaded} == {"trace"} else "runs"
-        some = ", ".join(one.point for one in failed[:_MOST_NAMED]) + (
-            ", ..." if failed[_MOST_NAMED:] else ""
-        )
+        some = ", ".join(one.point for one in failed[:_MOST_NAMED]) + ", ..." * (len(failed) > _MOST_NAMED)
         print(printable(f"{in_counts(failed, what)}; listed in the report: {some}"), file=sys.stderr)
     return EXIT_FAILED if failed else EXIT_DONE
 
@@ -169,25 +162,36 @@ def beside(path: Path, name: str) -> Path:
 _CONVERTED = "-converted"  # how the folder of converted traces ends
 
 
-def load_or_convert(
-    paths: Sequence[Path], output: Path | None = None, own_peaks: Path | None = None
-) -> tuple[Study, int]:
-    """The results in a folder, or traces in files and folders, converted first; and the exit code of that.
-
-    Args:
-        output: the file of the answer, beside which the folder of the converted traces goes; None: beside
-            the traces.
+def results_in(paths: Sequence[Path], own_peaks: Path | None = None) -> list[Study]:
+    """The results in paths: one, or two to be compared; none: they are raw traces, which are of one report.
 
     Raises:
-        UserError: as :func:`analysis.frames.load.load`, or nothing can be converted.
+        UserError: one does not exist, some are results and others are not, or more than two are results.
     """
-    if len(paths) == 1:
+    found, raw = [], []
+    for path in paths:
         try:
-            return load(paths[0], own_peaks), EXIT_DONE
+            found.append(load(path, own_peaks))
         except UserError:
-            if first_trace(paths[0]) is None:
+            if first_trace(path) is None:
                 raise
-    out = target_of(paths, output)
+            raw.append(path)
+    if raw and found:
+        how = f"python -m profiling.convert {shlex.quote(str(raw[0]))}"
+        raise UserError(f"{raw[0]} holds raw traces: convert them first: {how}")
+    if len(found) > 2:
+        raise UserError(f"{len(paths)} sets of results: give one, or two to compare")
+    return found
+
+
+def converted(arguments: argparse.Namespace) -> tuple[Study, int]:
+    """Raw traces, converted into a folder beside the report or themselves; and the exit code of that.
+
+    Raises:
+        UserError: nothing can be converted, or there is no room for it.
+    """
+    paths = arguments.path
+    out = target_of(paths, arguments.output)
     place = out if out.exists() else out.parent
     if not (place.is_dir() and os.access(place, os.W_OK)):
         raise UserError(f"the traces cannot be converted into {out}: name a file elsewhere with --output")
@@ -202,34 +206,10 @@ def load_or_convert(
             f"{directory} was converted from other files (e.g. {job.files[0]}): remove it, "
             "or name a file in another folder with --output"
         )
-    return load(out, own_peaks), EXIT_FAILED if done.failed else EXIT_DONE
+    return load(out, arguments.peaks), EXIT_FAILED if done.failed else EXIT_DONE
 
 
-def are_two_results(paths: Sequence[Path]) -> bool:
-    """Whether two paths are results to be compared; else they are one set of results, or raw traces of one.
-
-    Raises:
-        UserError: one does not exist, some are results and others are not, or more than two are results.
-    """
-    if len(paths) < 2:
-        return False
-    raw = []
-    for path in paths:
-        try:
-            load(path)
-        except UserError:
-            if first_trace(path) is None:
-                raise
-            raw.append(path)
-    if raw and len(raw) < len(paths):
-        how = f"python -m profiling.convert {shlex.quote(str(raw[0]))}"
-        raise UserError(f"{raw[0]} holds raw traces: convert them first: {how}")
-    if not raw and len(paths) > 2:
-        raise UserError(f"{len(paths)} sets of results: give one, or two to compare")
-    return not raw
-
-
-def target_of(paths: Sequence[Path], output: Path | None = None) -> Path:
+def target_of(paths: Sequence[Path], output: Path | None) -> Path:
     """Where the traces of such paths are converted to; not among the traces, which are searched again."""
     first = paths[0].resolve()
     folder = first if first.is_dir() else units.target_of(first, None)

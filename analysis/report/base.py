@@ -7,24 +7,22 @@ the page.
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from analysis.diagnosis.evidence import PARTS, Evidence
+from analysis.diagnosis.evidence import PARTS, Evidence, size_of
 from analysis.display import lines, plots
 from analysis.display.lines import caption, encode, stacked
-from analysis.display.metrics import FACTORS, Metric, Rows, records
-from analysis.display.metrics import called as called
-from analysis.display.metrics import varied as varied
-from analysis.display.numbers import label_of, plain
-from analysis.display.terminal import Answer, Part, with_ranks
+from analysis.display.metrics import FACTORS, Rows, called, records, varied
+from analysis.display.numbers import label_of
+from analysis.display.terminal import Answer, with_ranks
 from analysis.frames.divide import EVERY, finest
-from analysis.frames.study import Study
+from analysis.frames.study import Source, Study
 from analysis.measures import factors
-from analysis.report.render import Cell, Chapter, Chart, Heading, Row, Section, TableView
+from analysis.report.render import Chapter, Chart, Section, facts
 from jobs.run import Run
 from jobs.run_fields import FACTOR
 from profiling.errors import UserError
@@ -34,11 +32,6 @@ SIZE = ("nodes", "gpus_per_node", "world_size")
 NAMES = {part: words["name"] for part, words in PARTS.items() if part != "backward"}
 
 # --- configurations and their names ---
-
-
-def facts(row: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """What the filters look at: a value a factor."""
-    return {name: plain(row.get(name)) for name in fields}
 
 
 def labelled(
@@ -73,10 +66,8 @@ def sized(row: Mapping[str, Any], fields: Sequence[str], unit: str = "GPU") -> s
     others = [name for name in fields if name not in SIZE]
     if not count or len(others) == len(fields):
         return called(row, fields)
-    size = f"{count:.0f} {unit}{'s' * (count != 1)}" + (
-        f" ({nodes:.0f} nodes)" if nodes and nodes > 1 else ""
-    )
-    return ", ".join([*([called(row, others)] if label_of(row, others) else []), size])
+    name = [called(row, others)] if label_of(row, others) else []
+    return ", ".join([*name, size_of(count, nodes, unit)])
 
 
 def labels_of(rows: Rows, fields: Sequence[str], unit: str = "GPU") -> list[str]:
@@ -93,41 +84,6 @@ def labels_of(rows: Rows, fields: Sequence[str], unit: str = "GPU") -> list[str]
 
 
 # --- tables and points of charts ---
-
-
-def as_view(part: Part, id: str, factors: Sequence[str] = ()) -> TableView:
-    """A terminal's table as one of the report: it sorts by the figures themselves."""
-    columns = [
-        Heading(in_a_line(column.heading), _alone(column.description), numeric=not column.text)
-        for column in part.columns
-    ]
-    rows = [
-        Row(
-            [_cell(column, row) for column in part.columns],
-            facts(row, [one for one in factors if one in row]),
-        )
-        for row in part.rows
-    ]
-    return TableView(id, columns, rows, _alone(part.caption), part.title)
-
-
-def _alone(text: str) -> str:
-    """A text without its references to flags of commands and files of docs/, which a page does not have."""
-    return re.sub(r" ?\([^()]*(?:docs/|--[a-z])[^()]*\)", "", text)
-
-
-def in_a_line(header: str) -> str:
-    """A header that is broken into lines for the terminal."""
-    return header.replace("-\n", "").replace("/\n", "/").replace("\n", " ")
-
-
-def _cell(column: Metric, row: Mapping[str, Any]) -> Cell:
-    text, value = column.printed(row), plain(row.get(column.name))
-    if column.text:
-        return Cell(text, wide=len(text) > 40)
-    # An interval stays in one line.
-    text = text.replace(", ", ",\u00a0")
-    return Cell(text, value if isinstance(value, int | float) else "", numeric=True)
 
 
 def by_configuration(
@@ -199,28 +155,9 @@ class Context(Evidence):
 def effects(context: Context) -> pd.DataFrame:
     """What each factor and each pair explains (:func:`factors.effects`); no row: nothing varies."""
     try:
-        return factors.effects(context.once(responses)[1])
+        return factors.effects(context.once(factors.responses, context.study)[1])
     except UserError:
         return pd.DataFrame({"factor": []})
-
-
-def responses(context: Context) -> tuple[str, pd.DataFrame]:
-    """What the factors are to explain, and the observations: of :func:`factors.responses`.
-
-    Raises:
-        UserError: the study holds no repeated runs, nor TAU tables.
-    """
-    return factors.responses(context.study)
-
-
-@dataclass(frozen=True)
-class Content:
-    """What a section shows below its heading; its tables by their ids."""
-
-    text: str = ""
-    charts: Sequence[Chart] = ()
-    tables: Mapping[str, Part] = field(default_factory=dict)
-    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -236,7 +173,7 @@ class SectionKind:
 
     id: str
     heading: str
-    build: Callable[[Context], Content]
+    build: Callable[[Context], Section]
     applies: Callable[[Context], bool] = lambda _: True
     on_cpus: str = ""
 
@@ -247,15 +184,12 @@ class SectionKind:
         try:
             if not self.applies(context):
                 return None
-            content = self.build(context)
+            section = self.build(context)
         except UserError as error:
             reason = portable(str(error), [context.study.path])
-            return Section(self.id, heading, chapter=chapter, unavailable=reason)
-        tables = content.tables
-        if on_cpus:
-            tables = {id: with_ranks(part) for id, part in tables.items()}
-        views = [as_view(part, id, context.factors) for id, part in tables.items()]
-        return Section(self.id, heading, content.text, content.charts, views, content.notes, chapter)
+            return Section(id=self.id, heading=heading, chapter=chapter, unavailable=reason)
+        tables = {id: with_ranks(part) if on_cpus else part for id, part in section.tables.items()}
+        return replace(section, id=self.id, heading=heading, tables=tables, chapter=chapter)
 
 
 def portable(text: str, folders: Iterable[Path]) -> str:
@@ -271,9 +205,29 @@ def portable(text: str, folders: Iterable[Path]) -> str:
     return text
 
 
-def table_of(id: str, measure: Callable[[Study], Answer]) -> Callable[[Context], Content]:
-    """The content of a section that is the table of a measure."""
-    return lambda context: Content(tables={id: measure(context.study).tables[0]})
+def section(
+    id: str, heading: str, applies: Callable[[Context], bool] = lambda _: True
+) -> Callable[[Callable[[Context], Section]], SectionKind]:
+    """Make a function that builds a section's content that section."""
+    return lambda build: SectionKind(id, heading, build, applies)
+
+
+def table_of(
+    id: str, heading: str, measure: Callable[[Study], Answer], applies: Callable[[Context], bool],
+    on_cpus: str = "",
+) -> SectionKind:  # fmt: skip
+    """The section that is the table of a measure."""
+
+    def build(context: Context) -> Section:
+        return Section(tables={f"{id}-table": measure(context.study).tables[0]})
+
+    return SectionKind(id, heading, build, applies, on_cpus)
+
+
+def chart_of(context: Context, source: Source, id: str, figure: plots.Figure, caption: str = "") -> Chart:
+    """A chart of one run alone, which filters leave or take as a whole."""
+    meta = facts(source.fields, context.factors)
+    return Chart(id, {**figure, "data": [{**trace, "meta": meta} for trace in figure["data"]]}, caption)
 
 
 MOST_BARS = 16  # that a chart names one by one

@@ -9,20 +9,13 @@ import pandas as pd
 from analysis.diagnosis import diagnosis, in_order
 from analysis.diagnosis.evidence import PLACES
 from analysis.display.lines import levels
-from analysis.display.metrics import RANKS_PER_NODE, records
-from analysis.display.terminal import Answer
+from analysis.display.metrics import RANKS_PER_NODE, Metric, records
+from analysis.display.terminal import Answer, Part
 from analysis.frames.study import Study
 from analysis.measures import expense, studies
-from analysis.report import (
-    communication,
-    kernels,
-    others,
-    prediction,
-    scaling,
-    stragglers,
-)
-from analysis.report.base import Content, Context, SectionKind, as_view, in_a_line, portable
-from analysis.report.render import Cell, Chapter, Filter, Heading, Line, Page, Row, Section, TableView
+from analysis.report import communication, kernels, others, prediction, scaling, stragglers
+from analysis.report.base import Context, SectionKind, portable, section
+from analysis.report.render import Chapter, Filter, Line, Page, Section, in_a_line
 from analysis.report.studies import charts as study_charts
 from jobs.run_fields import FACTOR, as_text
 from jobs.store import Facts, Manifest
@@ -30,9 +23,9 @@ from profiling.findings import Finding, lines, merged
 
 _SEVERITY = "3: numbers are missing or wrong; 2: uncertain or not comparable; 1: worth knowing"
 _FINDING = (
-    Heading("severity", _SEVERITY, numeric=True),
-    Heading("finding", "what a reader of the figures has to know"),
-    Heading("code", "of all findings of its kind, in JSON"),
+    Metric("severity", _SEVERITY),
+    Metric("finding", "what a reader of the figures has to know", text=True),
+    Metric("code", "of all findings of its kind, in JSON", text=True),
 )
 MEASURED_RUNS = (
     "Medians with 95 % confidence intervals (parametric bootstrap over the runs) of each configuration. "
@@ -49,34 +42,38 @@ OF_STUDIES = (
 )
 
 
-def _cost(context: Context) -> Content:
+# Reference files say nothing of what their runs cost.
+@section("cost", "What did it cost?", lambda context: bool(context.study.of_kind("run")))
+def cost(context: Context) -> Section:
     """Memory, energy, startup and node-hours."""
     answer, by_rank = expense.expense(context.study), expense.expense(context.study, by="rank")
     tables = {"cost-table": replace(answer.tables[0], title="")}
     if len(by_rank.rows) > len(answer.rows):
         tables["cost-by-rank"] = replace(by_rank.tables[0], title="By rank", caption="")
-    return Content(tables=tables)
+    return Section(tables=tables)
 
 
-# Reference files say nothing of what their runs cost.
-COST = SectionKind("cost", "What did it cost?", _cost, lambda context: bool(context.study.of_kind("run")))
 # In the order of the page, whose first two are open.
 CHAPTERS: Mapping[Chapter, Sequence[SectionKind]] = {
     Chapter("Scaling", "How does it scale?"): (
-        others.SCALING, scaling.SCALING, others.PUBLISHED, scaling.TABLE,
+        others.scaling, scaling.scaling, others.published, scaling.table,
     ),
-    Chapter("Loss", "Where is scaling efficiency lost?"): (scaling.LOSS, scaling.FACTORS),
-    Chapter("Step", "Where does the time of a step go?"): (scaling.ANATOMY, scaling.STAGES, scaling.BATCHES),
-    Chapter("Ranks", "What do ranks wait for?"): (communication.COMMUNICATION, stragglers.STRAGGLERS),
+    Chapter("Loss", "Where is scaling efficiency lost?"): (scaling.loss, scaling.factors_section),
+    Chapter("Step", "Where does the time of a step go?"): (
+        scaling.anatomy_section, scaling.stages, scaling.BATCHES,
+    ),
+    Chapter("Ranks", "What do ranks wait for?"): (
+        communication.communication_section, stragglers.stragglers_section,
+    ),
     Chapter("Kernels", "Which kernels take the time?"): (
-        kernels.TOP, kernels.CHANGE, kernels.ROOFLINE, kernels.HOTSPOTS,
+        kernels.top, kernels.change, kernels.roofline, kernels.HOTSPOTS,
     ),
     Chapter("Faster", "What would be faster?"): (
-        prediction.CRITICAL_PATH, prediction.PREDICTION, prediction.PLAN,
+        prediction.critical_path, prediction.prediction, prediction.plan_section,
     ),
     Chapter("Appendix", "Appendix"): (
-        COST, kernels.UTILIZATION, communication.ACTIVITIES, others.TRACES, others.TABLES,
-        others.CORRECTIONS,
+        cost, kernels.UTILIZATION, communication.activities, others.traces, others.kernel_tables,
+        others.corrections,
     ),
 }  # fmt: skip
 
@@ -99,7 +96,7 @@ def build(study: Study, training: Mapping[str, float] | None = None) -> Page:
     ]
     there = {"findings", *(one.id for one in sections if not one.unavailable)}
     jobs = others.unlike_jobs(context)
-    found = [one for one in in_order(diagnosis(context)) if not (jobs and others.of_each_job(one))]
+    found = [one for one in in_order(diagnosis(context)) if not (jobs and one.code in others.OF_EACH_JOB)]
     placed = [(str(one), *PLACES.get(one.code, ("", ""))) for one in found]
     summary = [Line(text, place if place in there else "", heading) for text, heading, place in placed]
     return Page(
@@ -111,7 +108,8 @@ def build(study: Study, training: Mapping[str, float] | None = None) -> Page:
         methods=MEASURED_TRACES if study.only_traces else MEASURED_RUNS,
         provenance=provenance_of(study),
         filters=filters_of(context),
-        jobs=as_view(jobs, "jobs") if jobs else None,
+        factors=context.factors,
+        jobs=jobs,
     )
 
 
@@ -164,13 +162,12 @@ def filters_of(context: Context) -> list[Filter]:
 def findings_section(findings: Sequence[Finding], folders: Sequence[Path]) -> Section:
     """All findings on the results, a row for each code, the most severe first."""
     rows = [
-        Row([Cell(str(group[0].severity), group[0].severity, numeric=True),
-             Cell(portable(text, folders), wide=True), Cell(group[0].code)])
+        {"severity": group[0].severity, "finding": portable(text, folders), "code": group[0].code}
         for group in merged(findings)
         for text in lines(group)
-    ]  # fmt: skip
-    tables = [TableView("findings-table", _FINDING, rows)] if rows else []
-    return Section("findings", "Findings", "" if rows else "None.", tables=tables)
+    ]
+    tables = {"findings-table": Part("", rows, _FINDING)} if rows else {}
+    return Section("" if rows else "None.", tables=tables, id="findings", heading="Findings")
 
 
 def provenance_of(study: Study) -> list[tuple[str, str]]:
@@ -185,29 +182,23 @@ def provenance_of(study: Study) -> list[tuple[str, str]]:
 
 
 def facts_of(path: Path, manifests: Sequence[Facts]) -> list[tuple[str, str]]:
-    """What manifests say of machine, software and time."""
-    facts: dict[str, dict[str, None]] = {}
-
-    def add(name: str, value: object) -> None:
-        if value not in (None, ""):
-            facts.setdefault(name, {})[str(value)] = None
-
-    add("results", path.resolve().name)
+    """What manifests say of machine, software and time, each value once."""
+    said: list[tuple[str, object]] = [("results", path.resolve().name)]
     for manifest in manifests:
         dirty = " with uncommitted changes" if manifest.git_dirty else ""
-        add("revision", f"{manifest.git_revision}{dirty}" if manifest.git_revision else None)
-        add("host", manifest.host.get("hostname"))
-        add("CPU", manifest.host.get("cpu"))
-        for gpu in manifest.gpus:
-            add("GPU", gpu)
-        add("driver", manifest.driver)
-        for rank in manifest.ranks[:1] if isinstance(manifest, Manifest) else []:
-            add("backend", rank.backend)
-        for name, version in manifest.versions.items():
-            add(name, version)
+        revision = f"{manifest.git_revision}{dirty}" if manifest.git_revision else None
+        ranks = manifest.ranks[:1] if isinstance(manifest, Manifest) else []
+        said += [("revision", revision), ("host", manifest.host.get("hostname"))]
+        said += [("CPU", manifest.host.get("cpu")), *(("GPU", gpu) for gpu in manifest.gpus)]
+        said += [("driver", manifest.driver), *(("backend", rank.backend) for rank in ranks)]
+        said += manifest.versions.items()
     if manifests:
-        add("started", min(manifest.started for manifest in manifests))
-        add("ended", max(manifest.ended for manifest in manifests))
+        said.append(("started", min(manifest.started for manifest in manifests)))
+        said.append(("ended", max(manifest.ended for manifest in manifests)))
+    facts: dict[str, dict[str, None]] = {}
+    for name, value in said:
+        if value not in (None, ""):
+            facts.setdefault(name, {})[str(value)] = None
     return [(name, ", ".join(values)) for name, values in facts.items()]
 
 
@@ -253,8 +244,8 @@ def build_studies(path: Path, own_peaks: Path | None = None) -> Page:
 
 def _of_study(id: str, result: studies.Result, content: Answer) -> Section:
     """A study's section; its tables are the terminal's."""
-    views = [as_view(part, f"{id}-table-{number}") for number, part in enumerate(content.parts or ())]
+    tables = {f"{id}-table-{number}": part for number, part in enumerate(content.parts or ())}
     notes = lines([*content.verdict, *result.findings])
     heading = studies.STUDIES[result.manifest.study].question
     charts = study_charts(id, result.manifest.study, pd.DataFrame(content.rows))
-    return Section(id, heading, studies.timing(result.manifest), charts, views, notes)
+    return Section(studies.timing(result.manifest), charts, tables, notes, id, heading)

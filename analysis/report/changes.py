@@ -10,12 +10,12 @@ import pandas as pd
 
 from analysis.display import plots
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
-from analysis.display.metrics import records
+from analysis.display.metrics import records, varied
 from analysis.display.plots import GREEN, GREY, SKY, VERMILLION
 from analysis.display.terminal import Answer
 from analysis.frames.study import Study
 from analysis.measures.compare import SHOWN, compared
-from analysis.report.base import Context, as_view, labels_of, line_chart, varied
+from analysis.report.base import Context, labels_of, line_chart
 from analysis.report.build import MEASURED_RUNS, MEASURED_TRACES, findings_section, provenance_of
 from analysis.report.render import Chart, Line, Page, Section
 from analysis.report.scaling import points_against_ranks
@@ -78,8 +78,9 @@ def _change(answer: Answer, b: Study) -> Section:
         of = ("Step, B relative to A", "% of the step in A", "%{x:+.1f} %")
     figure = plots.bars(bars, _COLOURS, *of, SHOWN)
     charts = [Chart("change", figure)] if len(bars) else []
-    views = [as_view(replace(part, title=""), "change-table") for part in answer.tables]
-    return Section("change", "What changed?", "", charts, views)
+    (part,) = answer.tables
+    tables = {"change-table": replace(part, title="")}
+    return Section("", charts, tables, id="change", heading="What changed?")
 
 
 def _steps(rows: pd.DataFrame, b: Study) -> pd.DataFrame:
@@ -127,4 +128,4 @@ def _scaling(a: Study, b: Study, names: tuple[str, str]) -> list[Section]:
         line_chart(contexts[1], f"changed-{axes.y}", points, axes, [RESULTS])
         for axes in (THROUGHPUT, EFFICIENCY)
     ]
-    return [Section("changed-scaling", "Scaling, before and after", "", charts)]
+    return [Section("", charts, id="changed-scaling", heading="Scaling, before and after")]

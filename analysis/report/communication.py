@@ -8,26 +8,22 @@ import pandas as pd
 
 from analysis.display.lines import Axes, Encoding
 from analysis.display.lines import lines as draw
-from analysis.display.metrics import Rows, columns, filled, records
+from analysis.display.metrics import Rows, columns, filled, records, varied
 from analysis.display.plots import CONCEPTS
 from analysis.display.terminal import Part
 from analysis.measures import communication
 from analysis.measures import tau as messages
 from analysis.measures.activities import SHARES, activities_of, fields_of, shares_of
 from analysis.report.base import (
-    Content,
     Context,
-    SectionKind,
-    as_view,
     bar_chart,
     by_configuration,
-    facts,
     labelled,
     line_chart,
-    varied,
+    section,
     with_lines,
 )
-from analysis.report.render import Chart, Page, Section
+from analysis.report.render import Chart, Page, Section, facts
 
 HIDDEN = {"exposed": CONCEPTS["communication"], "overlapped": CONCEPTS["hidden"]}
 WAITED = {"transfer": CONCEPTS["transfer"], "wait": CONCEPTS["wait"]}
@@ -50,12 +46,12 @@ def _several_ranks(context: Context) -> bool:
     )
 
 
-def _applies(context: Context) -> bool:
-    """Not where nobody has anybody to talk to."""
-    return _several_ranks(context) or messages.has_tau(context.study)
-
-
-def _communication(context: Context) -> Content:
+# Not where nobody has anybody to talk to.
+@section(
+    "communication", "What does communication cost?",
+    lambda context: _several_ranks(context) or messages.has_tau(context.study),
+)  # fmt: skip
+def communication_section(context: Context) -> Section:
     """Collectives of runs of several ranks, and MPI of TAU's tables."""
     has_tau, halves = messages.has_tau(context.study), []
     if _several_ranks(context) and (
@@ -65,10 +61,10 @@ def _communication(context: Context) -> Content:
     if has_tau:
         halves.append(_mpi(context))
     tables = {id: part for half in halves for id, part in half.tables.items()}
-    return Content("", [chart for half in halves for chart in half.charts], tables)
+    return Section("", [chart for half in halves for chart in half.charts], tables)
 
 
-def _collectives(context: Context) -> Content:
+def _collectives(context: Context) -> Section:
     answer = context.once(communication.communication, context.study)
     bars = by_configuration(together(pd.DataFrame(answer.rows)), _PARTS, context.factors, context.unit)
     charts = [bar_chart(context, "exposed", bars, HIDDEN, "Overlapped and exposed")]
@@ -76,7 +72,7 @@ def _collectives(context: Context) -> Content:
     if len(complete):
         charts.append(bar_chart(context, "waits", complete, WAITED, "Transfer and waiting"))
     (part,) = answer.tables
-    return Content("", charts, {"communication-table": part})
+    return Section("", charts, {"communication-table": part})
 
 
 def together(rows: pd.DataFrame) -> pd.DataFrame:
@@ -86,7 +82,7 @@ def together(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.drop(columns=_PARTS, errors="ignore").drop_duplicates("run").merge(sums, on="run")
 
 
-def _mpi(context: Context) -> Content:
+def _mpi(context: Context) -> Section:
     answer = messages.answer(context.study)
     rows = pd.DataFrame(answer.rows)
     lines = [name for name in varied(rows) if name not in ("nodes", "world_size")]
@@ -98,7 +94,7 @@ def _mpi(context: Context) -> Content:
         if len(known := points.dropna(subset=[axes.x, axes.y]))
     ]
     (part,) = answer.tables
-    return Content("", charts, {"mpi-table": part})
+    return Section("", charts, {"mpi-table": part})
 
 
 def _batch_sizes_differ(context: Context) -> bool:
@@ -106,13 +102,14 @@ def _batch_sizes_differ(context: Context) -> bool:
     return len({source.fields["batch"] for source in runs if source.tables("kernels")}) > 1
 
 
-def _activities(context: Context) -> Content:
-    activities = activities_of(context.study)
-    runs = fields_of(context.study).loc[activities["run"].unique()]
-    return of_shares(pd.DataFrame(shares_of(activities, runs)), context.factors, context.unit)
+@section("activities", "What do communication and copies take?", _batch_sizes_differ)
+def activities(context: Context) -> Section:
+    rows = activities_of(context.study)
+    runs = fields_of(context.study).loc[rows["run"].unique()]
+    return of_shares(pd.DataFrame(shares_of(rows, runs)), context.factors, context.unit)
 
 
-def of_shares(shares: pd.DataFrame, factors: Sequence[str] = (), unit: str = "GPU") -> Content:
+def of_shares(shares: pd.DataFrame, factors: Sequence[str] = (), unit: str = "GPU") -> Section:
     """What communication and copies take of GPUs' time, of rows of analysis.activities --shares."""
     rows = records(shares)
     charts, known = [], shares.assign(label=[_label(row) for row in rows]).dropna(subset="batch")
@@ -128,7 +125,7 @@ def of_shares(shares: pd.DataFrame, factors: Sequence[str] = (), unit: str = "GP
         encoding = Encoding(colour="label", dash="part")
         axes = replace(_SHARES, x_title=f"per-{unit} batch size, images")
         charts = [Chart("activities", draw(points, encoding, axes, lambda _, level: level))]
-    return Content("", charts, {"activities-table": Part("", rows, filled(columns(SHARES), rows))})
+    return Section("", charts, {"activities-table": Part("", rows, filled(columns(SHARES), rows))})
 
 
 def _label(row: Mapping[str, Any]) -> str:
@@ -137,15 +134,8 @@ def _label(row: Mapping[str, Any]) -> str:
     return f"{gpus}, {row['backend']}" if row["backend"] else gpus
 
 
-COMMUNICATION = SectionKind("communication", "What does communication cost?", _communication, _applies)
-ACTIVITIES = SectionKind(
-    "activities", "What do communication and copies take?", _activities, _batch_sizes_differ
-)
-
-
 def page(rows: Rows | pd.DataFrame, name: str) -> Page:
     """A page that holds shares alone."""
     content = of_shares(pd.DataFrame(rows))
-    views = [as_view(part, id) for id, part in content.tables.items()]
-    section = Section(ACTIVITIES.id, ACTIVITIES.heading, "", content.charts, views)
+    section = replace(content, id=activities.id, heading=activities.heading)
     return Page(f"Communication and copies: {name}", f"configurations: {len(rows)}", [], [section], "", [])

@@ -1,11 +1,9 @@
 """The report's charts as files for a paper: an image and a caption of each."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
-from typing import Any
 
 from markupsafe import escape
 
@@ -21,29 +19,29 @@ _PNG_SCALE = 300 / 96  # 300 pixels per inch
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart of the report as a figure; its files are called by the section and the chart."""
+    """A chart of the report as a figure of a paper.
+
+    Attributes:
+        name: of its files: the section's and the chart's.
+        caption: what is shown, of how many runs, how to read it, and where it is from.
+    """
 
     name: str
-    section: Section
     chart: Chart
+    caption: str
 
     @property
     def width(self) -> int:
         """In CSS pixels: one column of a paper, or both where panels or names need them."""
-        names = [
-            str(name)
-            for trace in self.chart.figure["data"]
-            if trace.get("orientation") == "h"
-            for name in trace["y"]
-        ]
-        wide = "xaxis2" in self.chart.figure["layout"] or any(len(name) > _LONG_NAME for name in names)
-        return _TWO_COLUMNS if wide else _COLUMN
+        bars = (trace for trace in self.chart.figure["data"] if trace.get("orientation") == "h")
+        long = any(len(str(name)) > _LONG_NAME for trace in bars for name in trace["y"])
+        return _TWO_COLUMNS if long or "xaxis2" in self.chart.figure["layout"] else _COLUMN
 
 
 def figures_of(page: Page) -> list[Figure]:
     """The charts of a page, in its order."""
     return [
-        Figure(_name(section.id, chart.id), section, chart)
+        Figure(_name(section.id, chart.id), chart, _caption(chart, section, page))
         for section in page.sections
         for chart in section.charts
     ]
@@ -56,6 +54,17 @@ def _name(section: str, chart: str) -> str:
     if chart.startswith(section):
         return chart
     return f"{section}-{chart.removeprefix(section.split('-')[0] + '-')}"
+
+
+def _caption(chart: Chart, section: Section, page: Page) -> str:
+    axes = []
+    for letter in "xy":  # the panels of a chart share their titles
+        of = [axis for name, axis in chart.figure["layout"].items() if name.startswith(f"{letter}axis")]
+        titles = [unescape(axis["title"]["text"]) for axis in of if axis.get("title")]
+        axes += [f"{letter} axis: {title}." for title in titles[:1] if title]
+    shown = " ".join(filter(None, [f"{chart.title}.", chart.caption, *axes]))
+    source = f"Source: {page.title} ({page.subtitle.rstrip('.')})."
+    return "\n".join(filter(None, [shown, section.text, source]))
 
 
 def check_folder(folder: Path, overwrite: bool) -> None:
@@ -92,7 +101,7 @@ def write_figures(page: Page, folder: Path, image_format: str) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for figure in figures:
-            write_text(folder / f"{figure.name}.txt", caption(figure, page) + "\n")
+            write_text(folder / f"{figure.name}.txt", figure.caption + "\n")
     except OSError as error:
         raise UserError(f"cannot write figures to {folder}: {error.strerror}") from None
     images = [folder / f"{figure.name}.{image_format}" for figure in figures]
@@ -117,7 +126,7 @@ def write_figures(page: Page, folder: Path, image_format: str) -> list[Path]:
         raise UserError(f"no images, only captions in {folder}: {why}") from None
     if image_format == "svg":
         for figure, path in zip(figures, images, strict=True):
-            write_text(path, described(path.read_text(), figure.chart.title, caption(figure, page)))
+            write_text(path, described(path.read_text(), figure.chart.title, figure.caption))
     return images
 
 
@@ -125,28 +134,3 @@ def described(svg: str, title: str, text: str) -> str:
     """An SVG with the title and the description that screen readers read."""
     words = f"<title>{escape(title)}</title><desc>{escape(text)}</desc>"
     return re.sub(r"<svg\b[^>]*>", lambda opening: opening[0] + words, svg, count=1)
-
-
-# --- what stands below it -------------------------------------------------------------------------------
-
-
-def caption(figure: Figure, page: Page) -> str:
-    """What is shown, of how many runs, how to read it, and where it is from."""
-    chart = figure.chart
-    axes = [
-        f"{axis} axis: {title}." for axis, title in zip("xy", axis_titles(chart.figure), strict=True) if title
-    ]
-    shown = [f"{chart.title}.", chart.caption, *axes]
-    source = f"Source: {page.title} ({page.subtitle.rstrip('.')})."
-    return "\n".join(filter(None, [" ".join(filter(None, shown)), figure.section.text, source]))
-
-
-def axis_titles(figure: Mapping[str, Any]) -> tuple[str, str]:
-    """What x and y are, with their units; empty: names. The panels of a chart share them."""
-
-    def title(letter: str) -> str:
-        axes = (axis for name, axis in figure["layout"].items() if re.fullmatch(rf"{letter}axis\d*", name))
-        titles = [axis["title"]["text"] for axis in axes if axis.get("title")]
-        return unescape(titles[0]) if titles else ""
-
-    return title("x"), title("y")

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.metrics import CONFIGURATION, Metric, columns, records
+from analysis.display.metrics import CONFIGURATION, columns, records
 from analysis.display.plots import GREY
 from analysis.display.terminal import Part
 from analysis.frames.study import Source
@@ -16,8 +16,8 @@ from analysis.measures.hotspots import TOOLS
 from analysis.measures.kernels import BY
 from analysis.measures.peaks import Roof, bounds, roofs
 from analysis.measures.traced import programs
-from analysis.report.base import Content, Context, SectionKind, facts, labels_of, sized, table_of
-from analysis.report.render import Chart
+from analysis.report.base import Context, chart_of, labels_of, section, sized, table_of
+from analysis.report.render import Section
 from profiling.errors import UserError
 
 TOP_KERNELS = 15  # of a chart
@@ -31,13 +31,10 @@ _MARGIN = 2.0  # how far the roofs go beyond the kernels, as a factor
 _ANY = ("nodes", "gpus_per_node", "attribute_from", "seed", "job")
 
 
-def _with_kernels(context: Context) -> list[Source]:
-    return kernels.with_kernels(context.study)
-
-
 def _rows(context: Context) -> pd.DataFrame:
     """A row a kernel of each run, with the run's fields; of each run the longest first."""
-    study, sources = context.study, context.once(_with_kernels)
+    study = context.study
+    sources = kernels.with_kernels(study)
     if not sources:
         raise UserError("no profiled run or trace with kernels")
     rows = kernels.figures(study, sources)
@@ -48,24 +45,30 @@ def _rows(context: Context) -> pd.DataFrame:
     return study.with_fields(rows)
 
 
-def _top(context: Context) -> Content:
+@section("kernels", "Which kernels take the time?", lambda context: bool(context.study.sources))
+def top(context: Context) -> Section:
     """The kernels that take most time: a chart of one run, a table of all."""
     rows = context.once(_rows)
     each = rows.drop_duplicates("run")
     names = dict(zip(each["run"], labels_of(records(each), context.factors, context.unit), strict=True))
     source = _foremost(context, rows)
-    top = rows[rows["run"] == source.id].head(TOP_KERNELS)
-    top = top.assign(label=top["kernel"], series=top["class"], value=top["ms_per_step"])
+    longest = rows[rows["run"] == source.id].head(TOP_KERNELS)
+    bars = longest.assign(label=longest["kernel"], series=longest["class"], value=longest["ms_per_step"])
     # Those of one name stand in one bar.
-    whole = top.groupby("label")["value"].transform("sum").sort_values(ascending=False, kind="stable")
-    top = top.loc[whole.index]
-    colours = {str(name): plots.class_colour(str(name)) for name in top["class"].unique()}
+    whole = bars.groupby("label")["value"].transform("sum").sort_values(ascending=False, kind="stable")
+    bars = bars.loc[whole.index]
+    colours = {str(name): plots.class_colour(str(name)) for name in bars["class"].unique()}
     title = f"Top kernels: {names[source.id]}"
-    figure = plots.bars(top, colours, title, "ms per step", "%{x:.2f} ms per step")
-    chart = Chart("kernels", plots.of_one(figure, facts(source.fields, context.factors)))
+    figure = plots.bars(bars, colours, title, "ms per step", "%{x:.2f} ms per step")
     shown = rows.groupby("run", sort=False).head(TABLE_KERNELS)
     shown = shown.assign(configuration=shown["run"].map(names))
-    return Content("", [chart], {"kernel-table": Part("", shown, _top_columns(len(names) > 1))})
+    figures = columns(
+        kernels.METRICS, "ms_per_step", "share_pct", "calls_per_step", "mean_us", "gflop_per_step",
+        "flops_efficiency_pct", "bandwidth_efficiency_pct",
+    )  # fmt: skip
+    keys = [*([CONFIGURATION] if len(names) > 1 else []), *(BY[name] for name in kernels.DEFAULT_BY)]
+    tables = {"kernel-table": Part("", shown, [*keys, *figures])}
+    return Section("", [chart_of(context, source, "kernels", figure)], tables)
 
 
 def _foremost(context: Context, rows: pd.DataFrame) -> Source:
@@ -77,16 +80,8 @@ def _foremost(context: Context, rows: pd.DataFrame) -> Source:
         ranks = 0 if source.kind == "trace" else source.world_size or 0
         return not source.without_steps, ranks, longest_ms[source.id]
 
-    return max((one for one in context.once(_with_kernels) if one.id in longest_ms), key=order)
-
-
-def _top_columns(several: bool) -> list[Metric]:
-    of_run = [CONFIGURATION] if several else []
-    figures = columns(
-        kernels.METRICS, "ms_per_step", "share_pct", "calls_per_step", "mean_us", "gflop_per_step",
-        "flops_efficiency_pct", "bandwidth_efficiency_pct",
-    )  # fmt: skip
-    return columns([*of_run, *(BY[name] for name in kernels.DEFAULT_BY), *figures])
+    sources = kernels.with_kernels(context.study)
+    return max((one for one in sources if one.id in longest_ms), key=order)
 
 
 def _pair(context: Context) -> tuple[Source, Source] | None:
@@ -94,20 +89,17 @@ def _pair(context: Context) -> tuple[Source, Source] | None:
 
     One rank sends no gradients: if it is the smaller one, their precision may be another.
     """
-    sources = [source for source in context.once(_with_kernels) if source.world_size]
+    sources = [source for source in kernels.with_kernels(context.study) if source.world_size]
     runs = [source for source in sources if source.kind != "trace"]
     groups = programs(context.study, [source for source in sources if source.kind == "trace"])
     groups += [[a, b] for a in runs for b in runs if _alike(a, b)]
     pairs = [(min(group, key=_ranks), max(group, key=_ranks)) for group in groups]
-    return max(
-        (pair for pair in pairs if _ranks(pair[0]) < _ranks(pair[1])),
-        # Of equally far ones those that differ in nothing else.
-        key=lambda pair: (
-            _ranks(pair[1]) / _ranks(pair[0]),
-            pair[0].fields.get("grad") == pair[1].fields.get("grad"),
-        ),
-        default=None,
-    )
+
+    def order(pair: tuple[Source, Source]) -> tuple[float, bool]:
+        a, b = pair  # of equally far ones those that differ in nothing else
+        return _ranks(b) / _ranks(a), a.fields.get("grad") == b.fields.get("grad")
+
+    return max((pair for pair in pairs if _ranks(pair[0]) < _ranks(pair[1])), key=order, default=None)
 
 
 def _ranks(source: Source) -> int:
@@ -121,34 +113,37 @@ def _alike(a: Source, b: Source) -> bool:
 
 def _sides(context: Context) -> list[kernels.Side]:
     """Two profiled runs of a configuration with their kernels; none if none ran on two numbers of ranks."""
-    pair = context.once(_pair)
-    sides = [kernels.side_of(context.study, source) for source in pair or ()]
+    sides = [kernels.side_of(context.study, source) for source in context.once(_pair) or ()]
     return sides if not any(side.kernels.empty for side in sides) else []
 
 
-def _change(context: Context) -> Content:
+@section(
+    "kernel-change", "What changes in the kernels on more ranks?",
+    lambda context: bool(context.once(_sides)),
+)  # fmt: skip
+def change(context: Context) -> Section:
     """The difference of two profiled runs of a configuration."""
-    pair = context.once(_pair)
-    assert pair is not None  # else the section does not apply
     a, b = context.once(_sides)
     pairs = kernels.differences(a.kernels, b.kernels)
-    totals = kernels.summary(pairs, a, b)
     fields = [*(name for name in context.factors if name not in ("nodes", "gpus_per_node")), "world_size"]
     names = [
-        sized({**source.fields, "world_size": source.world_size}, fields, context.unit) for source in pair
+        sized({**source.fields, "world_size": source.world_size}, fields, context.unit)
+        for source in context.once(_pair) or ()
     ]
     title = ("Kernels on more ranks", f"A: {names[0]}; B: {names[1]}")
+    totals = kernels.summary(pairs, a, b)
     parts = kernels.tables_of_change(pairs.head(TOP_CHANGES), totals, kernels.DEFAULT_BY, *title)
-    return Content(title[1], tables={f"kernel-change-{number}": part for number, part in enumerate(parts)})
+    return Section(title[1], tables={f"kernel-change-{number}": part for number, part in enumerate(parts)})
 
 
-def _roofline(context: Context) -> Content:
+@section("roofline", "What bounds the kernels?", lambda context: bool(kernels.with_kernels(context.study)))
+def roofline(context: Context) -> Section:
     """The roofline of the run of which most ranks were recorded."""
-    study, sources = context.study, context.once(_with_kernels)
-    source = max(sources, key=lambda each: (len(each.tables("kernels")), -sources.index(each)))
+    study, sources = context.study, kernels.with_kernels(context.study)
+    source = max(sources, key=lambda each: len(each.tables("kernels")))
     rows = context.once(_rows)
     rows = rows[rows["run"] == source.id]
-    placed = rows[rows["intensity_flop_per_byte"] > 0]
+    placed = rows[rows["intensity_flop_per_byte"] > 0].head(ROOFLINE_KERNELS)
     named_roofs = list(roofs(bounds(study, [source]).iloc[0]).items())
     if rows.empty:
         raise UserError("no profiled run has a kernel in a profiled step")
@@ -156,27 +151,24 @@ def _roofline(context: Context) -> Content:
         raise UserError("the profiler recorded no FLOPs or bytes for any kernel")
     if not named_roofs:
         raise UserError("no peak of this device: neither from a datasheet (--peaks FILE) nor measured")
-    name = sized(source.fields, context.factors, context.unit)
-    points = _points(placed.head(ROOFLINE_KERNELS), named_roofs[0][1])
-    drawn = figure(points, named_roofs, plots.escaped(f"Roofline: {name}"))
-    chart = Chart("roofline", plots.of_one(drawn, facts(source.fields, context.factors)))
-    classes = study.with_fields(kernels.figures(study, [source], ("class",)))
-    classes = classes.dropna(subset="intensity_flop_per_byte")
-    return Content("", [chart], {"roofline-table": Part("", classes, _roof_columns(named_roofs))})
-
-
-def _points(placed: pd.DataFrame, roof: Roof) -> pd.DataFrame:
-    """What the chart needs; the rate is of the launches whose bytes are known, as the intensity is."""
+    # The rate is of the launches whose bytes are known, as the intensity is.
     share = placed["roof_pct"].fillna(placed["roof_of_measured_pct"]) / 100
-    names = ["kernel", "direction", "ms_per_step"]
-    hints = [f"{kernel} ({way}): {ms:.2f} ms per step" for kernel, way, ms in placed[names].to_numpy()]
-    return placed.assign(flops_per_s=share * placed["intensity_flop_per_byte"].map(roof.at), hint=hints)
-
-
-def _roof_columns(named_roofs: Sequence[tuple[str, Roof]]) -> list[Metric]:
-    figures = ("ms_per_step", "share_pct", "intensity_flop_per_byte", "bound")
+    names = placed[["kernel", "direction", "ms_per_step"]].to_numpy()
+    points = placed.assign(
+        flops_per_s=share * placed["intensity_flop_per_byte"].map(named_roofs[0][1].at),
+        hint=[f"{kernel} ({way}): {ms:.2f} ms per step" for kernel, way, ms in names],
+    )
+    name = sized(source.fields, context.factors, context.unit)
+    drawn = figure(points, named_roofs, plots.escaped(f"Roofline: {name}"))
+    classes = study.with_fields(kernels.figures(study, [source], ("class",)))
     of_roof = {"datasheet": "roof_pct", "measured": "roof_of_measured_pct"}
-    return [BY["class"], *columns(kernels.METRICS, *figures, *(of_roof[name] for name, _ in named_roofs))]
+    shown = [
+        BY["class"],
+        *columns(kernels.METRICS, "ms_per_step", "share_pct", "intensity_flop_per_byte", "bound"),
+        *columns(kernels.METRICS, *(of_roof[name] for name, _ in named_roofs)),
+    ]
+    tables = {"roofline-table": Part("", classes.dropna(subset="intensity_flop_per_byte"), shown)}
+    return Section("", [chart_of(context, source, "roofline", drawn)], tables)
 
 
 def figure(kernels: pd.DataFrame, roofs: Sequence[tuple[str, Roof]], title: str) -> plots.Figure:
@@ -232,23 +224,13 @@ def _trace(of_class: pd.DataFrame, name: str, number: int, largest: float) -> di
     }
 
 
-TOP = SectionKind(
-    "kernels", "Which kernels take the time?", _top, lambda context: bool(context.study.sources)
-)
-CHANGE = SectionKind(
-    "kernel-change", "What changes in the kernels on more ranks?", _change,
-    lambda context: bool(context.once(_sides)),
-)  # fmt: skip
-HOTSPOTS = SectionKind(
+HOTSPOTS = table_of(
     "hotspots", "Why are the hottest kernels slow?",
-    table_of("hotspots-table", lambda study: hotspots.hotspots(study, top=TOP_HOTSPOTS)),
+    lambda study: hotspots.hotspots(study, top=TOP_HOTSPOTS),
     lambda context: any(source.fields["profile"] in TOOLS for source in context.study.of_kind("run")),
 )  # fmt: skip
-UTILIZATION = SectionKind(
-    "utilization", "How busy is each GPU?", table_of("utilization-table", utilization.utilization),
+UTILIZATION = table_of(
+    "utilization", "How busy is each GPU?", utilization.utilization,
     lambda context: any(source.tables("kernels") for source in context.study.of_kind("run")),
     on_cpus="How busy is each rank?",
 )  # fmt: skip
-ROOFLINE = SectionKind(
-    "roofline", "What bounds the kernels?", _roofline, lambda context: bool(context.once(_with_kernels))
-)

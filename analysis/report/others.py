@@ -10,7 +10,7 @@ from analysis.diagnosis import compared
 from analysis.diagnosis.evidence import PARTS, WORDS, finest_ms, in_words, shares_of
 from analysis.display import plots
 from analysis.display.lines import EFFICIENCY
-from analysis.display.metrics import JOB, Metric, columns, records
+from analysis.display.metrics import JOB, Metric, columns, records, varied
 from analysis.display.terminal import Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.study import Source
@@ -18,19 +18,17 @@ from analysis.measures import anatomy, scaled, traced
 from analysis.measures.published import explain
 from analysis.report.base import (
     NAMES,
-    Content,
     Context,
-    SectionKind,
     finest_parts,
     labelled,
     line_chart,
     named,
-    varied,
+    section,
     with_lines,
 )
-from analysis.report.render import Chart
+from analysis.report.render import Chart, Section
 from profiling.attribution.batch_times import WHOLE
-from profiling.findings import Finding, listed
+from profiling.findings import listed
 from profiling.traced_job import TracedJob
 
 _UNSURE = 0.999  # of the kernels that recur, below which the confidence is said
@@ -72,13 +70,15 @@ def _row(name: str, job: TracedJob) -> dict[str, Any]:
     }
 
 
-def _traces(context: Context) -> Content:
+@section("traces", "What do the traces contain?", lambda context: bool(context.traces))
+def traces(context: Context) -> Section:
     rows = [_row(source.id, source.job) for source in context.traces if source.job]
-    return Content(tables={"traces-table": Part("", rows, columns(METRICS))})
+    return Section(tables={"traces-table": Part("", rows, columns(METRICS))})
 
 
 _MOST_SHARES = 4  # of a job's step
-_OF_EACH = ("traced_step_takes", "longest_collective", "one_step", "profiles_missing")
+# Codes of findings on one job, which :func:`unlike_jobs` says of each.
+OF_EACH_JOB = ("traced_step_takes", "longest_collective", "one_step", "profiles_missing")
 OF_JOBS = (
     JOB,
     Metric("ranks", "ranks whose traces are available, of all", text=True),
@@ -98,11 +98,6 @@ def unlike_jobs(context: Context) -> Part | None:
     return Part("", rows, OF_JOBS) if rows else None
 
 
-def of_each_job(finding: Finding) -> bool:
-    """Whether :func:`unlike_jobs` has what a finding says of one job."""
-    return finding.code in _OF_EACH
-
-
 def _of_job(source: Source, row: Mapping[str, Any]) -> dict[str, Any]:
     shares = shares_of({name: ms for name, ms in finest_ms(row).items() if name in PARTS})
     avoidable = next((name for name in shares if name in WORDS["avoidable"]), None)
@@ -114,33 +109,20 @@ def _of_job(source: Source, row: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _scaling(context: Context) -> Content:
+@section("traced-scaling", "How does it scale?", lambda context: len(compared(context)) > 0)
+def scaling(context: Context) -> Section:
     scales = finest_parts(compared(context))
     # Bars of one label would be stacked.
     several = scales["world_size"].duplicated().any()
     bars = named(scales, ["world_size", *(["run"] if several else [])], [])
     chart = Chart("traced-scaling", plots.parts(bars, plots.PART_COLOURS, "Parts of a step", names=NAMES))
     parts = enumerate(traced.tables(context.once(traced.jobs, context.study)))
-    return Content("", [chart], {f"traced-scaling-{number}": part for number, part in parts})
-
-
-TRACES = SectionKind("traces", "What do the traces contain?", _traces, lambda context: bool(context.traces))
-SCALING = SectionKind(
-    "traced-scaling",
-    "How does it scale?",
-    _scaling,
-    lambda context: len(compared(context)) > 0,
-)
+    return Section("", [chart], {f"traced-scaling-{number}": part for number, part in parts})
 
 
 # --- the reference's own files ----------------------------------------------------------------------------
 
 _BY_WHOLE_TIME = "From the duration of the whole application, startup included."
-
-
-def published(context: Context) -> pd.DataFrame:
-    """The rows that were timed by the whole application."""
-    return known(context, "epoch_duration_s")
 
 
 def known(context: Context, column: str) -> pd.DataFrame:
@@ -149,21 +131,26 @@ def known(context: Context, column: str) -> pd.DataFrame:
     return others[others[column].notna()] if column in others else others[:0]
 
 
-def _published(context: Context) -> Content:
-    """Scaling as the reference computed it."""
-    rows = published(context)
+@section(
+    "published-scaling", "Scaling, as published",
+    lambda context: len(known(context, "epoch_duration_s")) > 0,
+)  # fmt: skip
+def published(context: Context) -> Section:
+    """Scaling as the reference computed it, of what was timed by the whole application."""
+    rows = known(context, "epoch_duration_s")
     # Each has its own base point for a number of GPUs a node.
     fields = [name for name in varied(rows) if name not in ("nodes", "world_size")]
     points = with_lines(labelled(rows, fields, context.facts_of_lines(fields)), "world_size")
     chart = line_chart(context, "published", points, EFFICIENCY)
     parts = enumerate(scaled.tables(rows))
-    return Content(_BY_WHOLE_TIME, [chart], {f"published-{number}": part for number, part in parts})
+    return Section(_BY_WHOLE_TIME, [chart], {f"published-{number}": part for number, part in parts})
 
 
-def _kernel_tables(context: Context) -> Content:
+@section("kernel-tables", "The kernel tables", lambda context: len(known(context, "tables")) > 0)
+def kernel_tables(context: Context) -> Section:
     """Counts and coverage of PyProf tables."""
     parts = enumerate(scaled.tables(known(context, "tables")))
-    return Content(tables={f"counted-{number}": part for number, part in parts})
+    return Section(tables={f"counted-{number}": part for number, part in parts})
 
 
 def _moved(context: Context) -> list[str]:
@@ -173,13 +160,6 @@ def _moved(context: Context) -> list[str]:
     return [line.strip() for line in explain(context.study, context.own)[2:] if line.strip()]
 
 
-PUBLISHED = SectionKind(
-    "published-scaling", "Scaling, as published", _published, lambda context: len(published(context)) > 0
-)
-TABLES = SectionKind(
-    "kernel-tables", "The kernel tables", _kernel_tables, lambda context: len(known(context, "tables")) > 0
-)
-CORRECTIONS = SectionKind(
-    "corrections", "Effect of each correction", lambda context: Content(notes=context.once(_moved)),
-    lambda context: bool(context.once(_moved)),
-)  # fmt: skip
+@section("corrections", "Effect of each correction", lambda context: bool(context.once(_moved)))
+def corrections(context: Context) -> Section:
+    return Section(notes=context.once(_moved))

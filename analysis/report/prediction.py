@@ -10,7 +10,7 @@ from analysis.diagnosis.evidence import WORDS, predicted
 from analysis.diagnosis.runs import same
 from analysis.display import plots
 from analysis.display.lines import AGAINST_RANKS, THROUGHPUT, Axes, Encoding, lines
-from analysis.display.metrics import records
+from analysis.display.metrics import called, records
 from analysis.display.plots import BLACK, DARK_GREY, WHITE
 from analysis.frames.study import RECORDING
 from analysis.measures.critical_path import PARTS, foremost
@@ -20,17 +20,8 @@ from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.plan import chosen, plan
 from analysis.prediction.predict import CURVE
 from analysis.prediction.simulation import SIMULATION
-from analysis.report.base import (
-    Content,
-    Context,
-    SectionKind,
-    called,
-    facts,
-    labelled,
-    line_chart,
-    sized,
-)
-from analysis.report.render import Chart
+from analysis.report.base import Context, labelled, line_chart, section, sized
+from analysis.report.render import Chart, Section, facts
 from jobs.run_fields import own_names
 
 _COLOURS = {"saved": DARK_GREY, "not_saved": WHITE}
@@ -42,7 +33,11 @@ _WHAT_IFS = {
 _NAMES = {CURVE: "curve", SIMULATION: "simulated"}
 
 
-def _critical_path(context: Context) -> Content:
+@section(
+    "critical-path", "What would shorten the step?",
+    lambda context: any(source.tables("kernels") for source in context.study.recorded),
+)  # fmt: skip
+def critical_path(context: Context) -> Section:
     paths, rows = context.once(foremost, context.study)
     source = paths.source
     of_run = facts(source.fields, context.factors)
@@ -54,16 +49,11 @@ def _critical_path(context: Context) -> Content:
     chart = Chart("critical-path", plots.parts(points, _COLOURS, "Critical path", of=of))
     (part,) = of_paths(context.study, rows).tables
     tables = {"critical-path-table": replace(part, title="", caption="")}
-    return Content(sized(source.fields, context.factors, context.unit), [chart], tables)
+    return Section(sized(source.fields, context.factors, context.unit), [chart], tables)
 
 
-CRITICAL_PATH = SectionKind(
-    "critical-path", "What would shorten the step?", _critical_path,
-    lambda context: any(source.tables("kernels") for source in context.study.recorded),
-)  # fmt: skip
-
-
-def _prediction(context: Context) -> Content:
+@section("prediction", "What throughput would more ranks reach?", lambda context: len(context.own) > 0)
+def prediction(context: Context) -> Section:
     """Measured and predicted throughput of one configuration, and what changes would give; a table of all."""
     answer = context.once(predicted)
     rows = pd.DataFrame(answer.rows)
@@ -83,15 +73,11 @@ def _prediction(context: Context) -> Content:
     figure = lines(points, Encoding(colour="label"), axes, lambda _, level: level)
     chart = Chart("prediction", figure)
     (part,) = answer.tables
-    return Content("", [chart], {"prediction-table": replace(part, title="", caption="")})
+    return Section("", [chart], {"prediction-table": replace(part, title="", caption="")})
 
 
-PREDICTION = SectionKind(
-    "prediction", "What throughput would more ranks reach?", _prediction, lambda context: len(context.own) > 0
-)
-
-
-def _plan(context: Context) -> Content:
+@section("plan", "How many nodes should a training use?", lambda context: bool(context.training))
+def plan_section(context: Context) -> Section:
     """Time to train and node-hours against ranks, with the chosen size marked."""
     answer = plan(context.study, **context.training)
     rows = pd.DataFrame(answer.rows)
@@ -104,7 +90,7 @@ def _plan(context: Context) -> Content:
         _mark(chart.figure["data"], choice["world_size"].tolist(), choice[name].tolist())
         charts.append(chart)
     (part,) = answer.tables
-    return Content(answer.caption, charts, {"plan-table": replace(part, caption="")})
+    return Section(answer.caption, charts, {"plan-table": replace(part, caption="")})
 
 
 def _mark(traces: list[dict[str, Any]], x: list[float], y: list[float]) -> None:
@@ -116,11 +102,6 @@ def _mark(traces: list[dict[str, Any]], x: list[float], y: list[float]) -> None:
                 {**look, "x": x, "y": y, **{name: trace[name] for name in ("xaxis", "yaxis", "meta")}}
             )
             return
-
-
-PLAN = SectionKind(
-    "plan", "How many nodes should a training use?", _plan, lambda context: bool(context.training)
-)
 
 
 def _points(

@@ -6,77 +6,22 @@ import gzip
 import io
 import json
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from html import unescape
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from analysis.display.numbers import cell
+from analysis.display.numbers import cell, plain
 from analysis.display.plots import ON_DARK
+from analysis.display.terminal import Part
 
 MOST_RANKS = 32  # of a table by rank; a longer one is a file to download
 _PAGE = Path(__file__).parent / "page"
 # In the order in which the page runs them.
 _SCRIPTS = ("filters", "tables", "charts", "drawing", "sections", "start")
-
-T = TypeVar("T")
-K = TypeVar("K", bound=Hashable)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of a table: its text, and for a number the value that sorting uses."""
-
-    text: str
-    value: float | str = ""
-    numeric: bool = False
-    wide: bool = False
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of a table, with the facts that the filters look at."""
-
-    cells: Sequence[Cell]
-    facts: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class Heading:
-    """A column's header, and what it means as a tooltip."""
-
-    header: str
-    help: str = ""
-    numeric: bool = False
-
-
-@dataclass(frozen=True)
-class TableView:
-    """A table that sorts, filters and searches; one with many ranks is a file to download."""
-
-    id: str
-    columns: Sequence[Heading]
-    rows: Sequence[Row]
-    note: str = ""
-    title: str = ""
-
-    @property
-    def as_file(self) -> bool:
-        """Whether the page has it as CSV alone."""
-        return len(self.rows) > MOST_RANKS and any(one.header == "rank" for one in self.columns)
-
-    @property
-    def csv(self) -> str:
-        """Its figures with all their digits."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(one.header for one in self.columns)
-        writer.writerows(
-            [one.value if one.numeric else cell(one.text) for one in row.cells] for row in self.rows
-        )
-        return text.getvalue()
 
 
 @dataclass(frozen=True)
@@ -103,19 +48,20 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Section:
-    """An answer: charts, tables and words.
+    """An answer: words, charts, and tables by their ids.
 
     Attributes:
+        id: the anchor that findings of the opening link to.
         chapter: None: it is its own.
         unavailable: why it has nothing to show; empty: it has.
     """
 
-    id: str
-    heading: str
     text: str = ""
     charts: Sequence[Chart] = ()
-    tables: Sequence[TableView] = ()
+    tables: Mapping[str, Part] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    id: str = ""
+    heading: str = ""
     chapter: Chapter | None = None
     unavailable: str = ""
 
@@ -140,7 +86,12 @@ class Filter:
 
 @dataclass(frozen=True)
 class Page:
-    """All that a report holds; ``jobs``: those that the opening does not describe one by one."""
+    """All that a report holds.
+
+    Attributes:
+        factors: fields of rows that filters look at.
+        jobs: those that the opening does not describe one by one.
+    """
 
     title: str
     subtitle: str
@@ -149,7 +100,8 @@ class Page:
     methods: str
     provenance: Sequence[tuple[str, str]]
     filters: Sequence[Filter] = ()
-    jobs: TableView | None = None
+    factors: Sequence[str] = ()
+    jobs: Part | None = None
 
     @property
     def opening(self) -> dict[str, list[Line]]:
@@ -168,8 +120,8 @@ class Page:
         return _grouped((one for one in self.sections if one.unavailable), lambda one: one.unavailable)
 
 
-def _grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    groups: dict[K, list[T]] = {}
+def _grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
+    groups: dict[Any, list[Any]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
@@ -182,62 +134,58 @@ def render(page: Page) -> str:
     environment = Environment(
         loader=FileSystemLoader(_PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    facts = Facts()
+    environment.filters |= {"plain": plain, "csv": as_csv, "alone": _alone, "in_a_line": in_a_line}
+    known: dict[str, int] = {}  # the same few hundred facts stand in thousands of rows, by number
+
+    def number(row: Mapping[str, Any]) -> int | str:
+        levels = facts(row, [name for name in page.factors if name in row])
+        return known.setdefault(script_json(levels), len(known)) if levels else ""
+
     charts = [chart for section in page.sections for chart in section.charts]
-    figures = [script_json(facts.in_figure(chart.figure)) for chart in charts]
     return environment.get_template("report.html.j2").render(
         page=page,
         css=(_PAGE / "style.css").read_text(encoding="utf-8"),
         scripts=[(_PAGE / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS],
         plotly=_plotly(),
         numbers={chart.id: number for number, chart in enumerate(charts)},
-        figures=_packed("\n".join(figures)),
-        facts=facts,
-        colours_on_dark=script_json(ON_DARK),
+        figures=_packed("\n".join(script_json(chart.figure) for chart in charts)),
+        number=number,
+        facts=known,
+        most_ranks=MOST_RANKS,
+        colours_on_dark=ON_DARK,
     )
 
 
-class Facts:
-    """The facts of a page by number: its rows and charts name the same few hundred again and again."""
+def facts(row: Mapping[str, Any], factors: Sequence[str]) -> dict[str, Any]:
+    """What the filters look at: a value a factor."""
+    return {name: plain(row.get(name)) for name in factors}
 
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
 
-    def number(self, facts: Mapping[str, Any]) -> int:
-        """The place of such facts in :meth:`json`."""
-        return self._numbers.setdefault(_harmless(json.dumps(facts)), len(self._numbers))
+def in_a_line(header: str) -> str:
+    """A header that is broken into lines for the terminal."""
+    return header.replace("-\n", "").replace("/\n", "/").replace("\n", " ")
 
-    def json(self) -> str:
-        """All facts that were asked for, in the order of their numbers."""
-        return f"[{','.join(self._numbers)}]"
 
-    def in_figure(self, figure: Mapping[str, Any]) -> dict[str, Any]:
-        """A plotly figure that has numbers for facts, of its traces, their members and points."""
-        return {**figure, "data": [self._in_trace(trace) for trace in figure["data"]]}
+def _alone(text: str) -> str:
+    """A text without its references to flags of commands and files of docs/, which a page does not have."""
+    return re.sub(r" ?\([^()]*(?:docs/|--[a-z])[^()]*\)", "", text)
 
-    def _in_trace(self, trace: Mapping[str, Any]) -> dict[str, Any]:
-        numbered = dict(trace)
-        if "customdata" in trace:
-            numbered["customdata"] = [self.number(facts) for facts in trace["customdata"]]
-        if meta := trace.get("meta"):
-            numbered["meta"] = self._in_meta(meta)
-        return numbered
 
-    def _in_meta(self, meta: Mapping[str, Any]) -> Any:
-        if "members" not in meta:
-            return self.number(meta)
-        members = [
-            self._in_trace({**member, "facts": self.number(member["facts"])}) for member in meta["members"]
-        ]
-        return {**meta, "members": members}
+def as_csv(part: Part) -> str:
+    """A table's figures with all their digits."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(in_a_line(one.heading) for one in part.columns)
+    writer.writerows(
+        [cell(one.printed(row) if one.text else plain(row.get(one.name))) for one in part.columns]
+        for row in part.rows
+    )
+    return text.getvalue()
 
 
 def script_json(value: Any) -> str:
     """JSON that may stand inside a <script>: nothing in it can close the element or open a comment."""
-    return _harmless(json.dumps(_finite(value), allow_nan=False, separators=(",", ":")))
-
-
-def _harmless(text: str) -> str:
+    text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from analysis.diagnosis.runs import divided_loss, of_loss
 from analysis.display import plots
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
-from analysis.display.metrics import CONFIGURATION, columns, records
+from analysis.display.metrics import CONFIGURATION, columns, records, varied
 from analysis.display.plots import DARK_GREY, PALE_GREY
 from analysis.display.terminal import Answer, Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
@@ -18,26 +18,9 @@ from analysis.measures import anatomy, factors
 from analysis.measures import scaled as figures
 from analysis.measures.factors import levels_of
 from analysis.measures.loss import LATE_RANKS
-from analysis.report.base import (
-    NAMES,
-    SIZE,
-    Content,
-    Context,
-    SectionKind,
-    bar_chart,
-    by_configuration,
-    effects,
-    facts,
-    finest_parts,
-    labelled,
-    line_chart,
-    named,
-    responses,
-    sized,
-    table_of,
-    varied,
-)
-from analysis.report.render import Chart
+from analysis.report import base
+from analysis.report.base import Context, section
+from analysis.report.render import Chart, Section
 
 _IDEAL = "Dotted: ideal scaling from the baseline. Error bars: 95 % confidence intervals over runs."
 _GROWTH = (
@@ -55,17 +38,26 @@ _LEAST_FACTORS = 2  # of which the section speaks
 _EFFECT_COLOURS = {"main effect": DARK_GREY, "interaction": PALE_GREY}
 
 
-def _scaling(context: Context) -> Content:
+def _ran(context: Context) -> bool:
+    return len(context.own) > 0
+
+
+def _ran_or_traced(context: Context) -> bool:
+    return _ran(context) or bool(context.traces)
+
+
+@section("scaling", "How does it scale?", _ran)
+def scaling(context: Context) -> Section:
     """Throughput and efficiency against ranks."""
     own = context.own
     points = points_against_ranks(own, context.curves)
     charts = [
-        line_chart(context, "throughput", points, THROUGHPUT),
-        line_chart(context, "efficiency", points, EFFICIENCY),
+        base.line_chart(context, "throughput", points, THROUGHPUT),
+        base.line_chart(context, "efficiency", points, EFFICIENCY),
     ]
     if (own["world_size"] == own["base_world_size"]).all():
-        return Content(charts=charts[:1] if own["images_per_s"].notna().any() else [])
-    return Content(_IDEAL, charts)
+        return Section(charts=charts[:1] if own["images_per_s"].notna().any() else [])
+    return Section(_IDEAL, charts)
 
 
 def points_against_ranks(own: pd.DataFrame, series: Sequence[str]) -> pd.DataFrame:
@@ -74,7 +66,7 @@ def points_against_ranks(own: pd.DataFrame, series: Sequence[str]) -> pd.DataFra
     A base point can be another configuration's (one rank sends no gradients, whatever their precision): it
     is repeated in each series that is compared with it.
     """
-    points = labelled(figures.without_unusable_intervals(own), series)
+    points = base.labelled(figures.without_unusable_intervals(own), series)
     known = set(zip(points["label"], points["world_size"], strict=True))
     starts = points.dropna(subset="base_world_size").drop_duplicates(["label", "base_world_size"])
     lacking = [one not in known for one in zip(starts["label"], starts["base_world_size"], strict=True)]
@@ -84,17 +76,19 @@ def points_against_ranks(own: pd.DataFrame, series: Sequence[str]) -> pd.DataFra
     return pd.concat([points, starts], ignore_index=True)
 
 
-def _table(context: Context) -> Content:
+@section("table", "Results", _ran)
+def table(context: Context) -> Section:
     """The figures themselves, as the terminal shows them."""
     parts = figures.tables(context.own, with_loss=False)
-    return Content(tables={f"table-{number}": part for number, part in enumerate(parts)})
+    return Section(tables={f"table-{number}": part for number, part in enumerate(parts)})
 
 
 def _lost(context: Context) -> Part | None:
     return None if context.own.empty else figures.loss_part(context.own, intervals=True)
 
 
-def _loss(context: Context) -> Content:
+@section("loss", "Where is scaling efficiency lost?", lambda context: context.once(_lost) is not None)
+def loss(context: Context) -> Section:
     """The loss of each point by part, stacked, and the figures."""
     part = context.once(_lost)
     assert part is not None  # else the section does not apply
@@ -103,7 +97,9 @@ def _loss(context: Context) -> Content:
         rows = rows.dropna(subset="loss_unattributed_pct")
         # As in the opening: waits count with what caused them. Where it has stages, as parts explain too
         # little, the bar has the parts and what they do not explain.
-        parts = finest_parts(rows, "loss_", "_pct").assign(unattributed_pct=rows["loss_unattributed_pct"])
+        parts = base.finest_parts(rows, "loss_", "_pct").assign(
+            unattributed_pct=rows["loss_unattributed_pct"]
+        )
         costs = [of_loss(divided_loss(row), None, row["world_size"]) for row in records(rows)]
         divided = pd.DataFrame([one if LATE_RANKS not in one else {} for one in costs], rows.index)
         parts.update(divided.add_suffix("_pct"))
@@ -113,35 +109,38 @@ def _loss(context: Context) -> Content:
         parts = parts.dropna(subset="backward_pct")
     charts = []
     if len(parts):
-        ordered = labelled(parts, context.series).sort_values(["label", "world_size"], kind="stable")
-        bars = named(ordered, [*context.series, "world_size"], context.lines, context.unit)
+        ordered = base.labelled(parts, context.series).sort_values(["label", "world_size"], kind="stable")
+        bars = base.named(ordered, [*context.series, "world_size"], context.lines, context.unit)
         title = "Loss of scaling efficiency"
-        charts.append(bar_chart(context, "loss", bars, colours, title, "pct", "percentage points"))
-    return Content(text, charts, {"loss-table": replace(part, title="", caption="")})
+        charts.append(base.bar_chart(context, "loss", bars, colours, title, "pct", "percentage points"))
+    return Section(text, charts, {"loss-table": replace(part, title="", caption="")})
 
 
-def _stages(context: Context) -> Content:
+@section("stages", "How long are the stages of a step?", _ran)
+def stages(context: Context) -> Section:
     """Where a batch's time goes, by stage."""
-    rows = named(context.own, context.factors, unit=context.unit)
+    rows = base.named(context.own, context.factors, unit=context.unit)
     rows = rows.assign(configuration=rows["label"])
     bars = rows.assign(**{f"{name}_ms": rows[f"mean_{name}_ms"] for name in plots.STAGE_COLOURS})
-    chart = bar_chart(context, "stages", bars, plots.STAGE_COLOURS, "Stages of a step")
-    stages = [f"mean_{name}_ms" for name in plots.STAGE_COLOURS]
-    shown = columns((CONFIGURATION, *figures.METRICS), "configuration", *stages)
-    return Content(_STAGES, [chart], {"stages-table": Part("", rows, shown)})
+    chart = base.bar_chart(context, "stages", bars, plots.STAGE_COLOURS, "Stages of a step")
+    means = [f"mean_{name}_ms" for name in plots.STAGE_COLOURS]
+    shown = columns((CONFIGURATION, *figures.METRICS), "configuration", *means)
+    return Section(_STAGES, [chart], {"stages-table": Part("", rows, shown)})
 
 
-def _anatomy(context: Context) -> Content:
+@section("anatomy", "Where does the time of a step go?", _ran_or_traced)
+def anatomy_section(context: Context) -> Section:
     """Where it goes, by what runs: parts that add up."""
     answer = anatomy.anatomy(context.study)
     figures = [f"{name}_ms" for name in plots.PART_COLOURS]
-    bars = by_configuration(finest_parts(pd.DataFrame(answer.rows)), figures, context.factors, context.unit)
-    chart = bar_chart(context, "anatomy", bars, plots.PART_COLOURS, "Anatomy of a step")
+    bars = base.by_configuration(
+        base.finest_parts(pd.DataFrame(answer.rows)), figures, context.factors, context.unit
+    )
+    chart = base.bar_chart(context, "anatomy", bars, plots.PART_COLOURS, "Anatomy of a step")
     by_rank = chart_by_rank(context)
     charts = [one for one in (chart if len(bars) > 1 or not by_rank else None, by_rank) if one]
-    whole, within = answer.tables
-    tables = {"anatomy-table": whole, "anatomy-within": within}
-    return Content(_PARTS, charts, tables)
+    tables = dict(zip(("anatomy-table", "anatomy-within"), answer.tables, strict=True))
+    return Section(_PARTS, charts, tables)
 
 
 def chart_by_rank(context: Context) -> Chart | None:
@@ -154,47 +153,47 @@ def chart_by_rank(context: Context) -> Chart | None:
     if trace is None or len(trace.recorded) < 2:
         return None
     means = anatomy.means(anatomy_frame(context.study, [trace.source]), ("rank",))
-    ranks = finest_parts(means).fillna(0.0)
+    ranks = base.finest_parts(means).fillna(0.0)
     if len(ranks) > MOST_RANKS:
         talked = ranks["exposed_communication_ms"].sort_values(kind="stable").index
         ranks = ranks.loc[sorted([*talked[: MOST_RANKS // 2], *talked[-MOST_RANKS // 2 :]])]
-    fields = trace.source.fields
-    meta = facts(fields, context.factors)
     traces_of_parts = [
         {
-            "type": "bar", "name": name, "marker": plots.outlined(colour), "meta": meta,
+            "type": "bar", "name": name, "marker": plots.outlined(colour),
             "x": ranks["rank"].astype(str).tolist(), "y": ranks[f"{part}_ms"].round(_RANK_PLACES).tolist(),
             "hovertemplate": f"rank %{{x}}<br>{name}: %{{y:.1f}} ms per step<extra></extra>",
         }
         for part, colour in plots.PART_COLOURS.items()
-        if ranks[f"{part}_ms"].any() and (name := NAMES[part])
+        if ranks[f"{part}_ms"].any() and (name := base.NAMES[part])
     ]  # fmt: skip
-    name = sized(fields, context.factors, context.unit)
+    name = base.sized(trace.source.fields, context.factors, context.unit)
     layout = {
         **plots.layout(f"Anatomy by rank: {name}"), "barmode": "relative",
         "xaxis": {"title": plots.beside_ticks("rank"), "type": "category"},
         "yaxis": {"title": plots.beside_ticks("ms per step"), "rangemode": "tozero"},
     }  # fmt: skip
-    return Chart("anatomy-ranks", {"data": traces_of_parts, "layout": layout})
+    figure = {"data": traces_of_parts, "layout": layout}
+    return base.chart_of(context, trace.source, "anatomy-ranks", figure)
 
 
 def _varying(context: Context) -> bool:
     """Whether two factors vary or more, not sizes alone: what these explain, the scaling charts show."""
     runs = varied([source.fields for source in context.study.of_kind("run")])
-    if (len(runs) < _LEAST_FACTORS or not set(runs) - set(SIZE)) and not context.study.tau_intervals:
+    if (len(runs) < _LEAST_FACTORS or not set(runs) - set(base.SIZE)) and not context.study.tau_intervals:
         return False
-    _, observations = context.once(responses)
+    _, observations = context.once(factors.responses, context.study)
     return len(levels_of(observations).columns) >= _LEAST_FACTORS
 
 
-def _factors(context: Context) -> Content:
+@section("factors", "Which factor matters?", _varying)
+def factors_section(context: Context) -> Section:
     """Share of the variance by factor, largest first."""
-    what, _ = context.once(responses)
-    rows = context.once(effects)
+    what, _ = context.once(factors.responses, context.study)
+    rows = context.once(base.effects)
     known = rows[rows["omega_squared"].notna()]
     charts = [Chart("factors", effect_bars(known, what))] if len(known) else []
     (part,) = Answer(rows, factors.METRICS).tables
-    return Content("", charts, {"factor-table": part})
+    return Section("", charts, {"factor-table": part})
 
 
 def effect_bars(rows: pd.DataFrame, what: str) -> plots.Figure:
@@ -210,22 +209,4 @@ def effect_bars(rows: pd.DataFrame, what: str) -> plots.Figure:
     return plots.bars(bars, _EFFECT_COLOURS, title, "omega squared", "%{x:.3f} of the variance")
 
 
-def _ran(context: Context) -> bool:
-    return len(context.own) > 0
-
-
-def _ran_or_traced(context: Context) -> bool:
-    return _ran(context) or bool(context.traces)
-
-
-SCALING = SectionKind("scaling", "How does it scale?", _scaling, _ran)
-TABLE = SectionKind("table", "Results", _table, _ran)
-LOSS = SectionKind(
-    "loss", "Where is scaling efficiency lost?", _loss, lambda context: context.once(_lost) is not None,
-)  # fmt: skip
-STAGES = SectionKind("stages", "How long are the stages of a step?", _stages, _ran)
-ANATOMY = SectionKind("anatomy", "Where does the time of a step go?", _anatomy, _ran_or_traced)
-BATCHES = SectionKind(
-    "batches", "How steady is a step?", table_of("batches-table", anatomy.batches), _ran_or_traced
-)
-FACTORS = SectionKind("factors", "Which factor matters?", _factors, _varying)
+BATCHES = base.table_of("batches", "How steady is a step?", anatomy.batches, _ran_or_traced)

@@ -6,7 +6,6 @@ map, except stragglers, and the table shows the late ranks and the extremes.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,8 +15,8 @@ from analysis.display.plots import BLUE, ORANGE, WHITE, Figure, beside_ticks, es
 from analysis.frames.study import Source
 from analysis.measures import stragglers
 from analysis.measures.lateness import BY_COLLECTIVES, LATE_SHARE, STRAGGLER, Lateness
-from analysis.report.base import Content, Context, SectionKind, facts, sized
-from analysis.report.render import Chart
+from analysis.report.base import Context, chart_of, section, sized
+from analysis.report.render import Section
 
 _DIVERGING = [[0.0, BLUE], [0.5, WHITE], [1.0, ORANGE]]  # distinct in any colour vision
 _FEW_COLUMNS = 5
@@ -28,7 +27,8 @@ _SIGN = "Above 0: the other ranks waited for this one; below 0: it waited."
 _SHARED_ROWS = "{} ranks share a row, the latest of them in each step; the {} latest stragglers at the top."
 
 
-def _section(context: Context) -> Content:
+@section("stragglers", "Are there stragglers?", lambda context: context.once(widest) is not None)
+def stragglers_section(context: Context) -> Section:
     found = context.once(widest)
     if found is None or not found.lateness:
         raise context.study.nothing(stragglers.why_unknown(context.study))
@@ -39,23 +39,19 @@ def _section(context: Context) -> Content:
         run = min(found.lateness, key=lambda run: found.lateness[run].measured_from != BY_COLLECTIVES)
     (source,) = (source for source in context.study.sources if source.id == run)
     ranks = found.rows[found.rows["run"] == run]
-    figure = _figure(source, found.lateness[run], ranks, facts(source.fields, context.factors))
+    figure = _figure(source, found.lateness[run], ranks)
     shared = _SHARED_ROWS.format(_ranks_of_a_row(source.ranks), MOST_NAMED)
-    chart = Chart("lateness", figure, caption=shared if source.ranks > MOST_ROWS else "")
+    shared = shared if source.ranks > MOST_ROWS else ""
+    chart = chart_of(context, source, "lateness", figure, shared)
     (part,) = stragglers.of_ranks(ranks).tables
     tables = {"straggler-table": replace(part, title="", caption="")}
     name = sized(source.fields, context.factors, context.unit)
     # A map of one step is a column, which the table has in figures.
     charts = [chart] if len(found.lateness[run].steps) > 1 else []
-    return Content(f"{name}. {_SIGN}", charts, tables)
+    return Section(f"{name}. {_SIGN}", charts, tables)
 
 
-STRAGGLERS = SectionKind(
-    "stragglers", "Are there stragglers?", _section, lambda context: context.once(widest) is not None
-)
-
-
-def _figure(source: Source, lateness: Lateness, ranks: pd.DataFrame, meta: dict[str, Any]) -> Figure:
+def _figure(source: Source, lateness: Lateness, ranks: pd.DataFrame) -> Figure:
     steps, late_ms = narrowed(lateness.steps, lateness.late_ns / 1e6)
     nodes = source.hosts
     several = len(set(nodes)) > 1
@@ -66,7 +62,7 @@ def _figure(source: Source, lateness: Lateness, ranks: pd.DataFrame, meta: dict[
     if len(names) > MOST_ROWS:
         named = ranks[ranks["verdict"] == STRAGGLER].nlargest(MOST_NAMED, "mean_lateness_ms")
         late_ms, names = in_groups(late_ms, names, named["rank"].tolist())
-    return heat_map(late_ms, steps.tolist(), names, f"Lateness of ranks{shared}", full, meta)
+    return heat_map(late_ms, steps.tolist(), names, f"Lateness of ranks{shared}", full)
 
 
 def _ranks_of_a_row(ranks: int) -> int:
@@ -102,15 +98,13 @@ def narrowed(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def heat_map(
-    values: np.ndarray, steps: Sequence[int], names: Sequence[str], title: str, full: float,
-    meta: dict[str, Any],
-) -> Figure:  # fmt: skip
+    values: np.ndarray, steps: Sequence[int], names: Sequence[str], title: str, full: float
+) -> Figure:
     """Values around 0, in ms, of ranks by steps, rank 0 on top.
 
     Args:
         values: (ranks, steps); ``names`` are the ranks'.
         full: the value of full colour, on either side.
-        meta: what the filters look at.
     """
     trace = {
         "type": "heatmap",
@@ -122,7 +116,6 @@ def heat_map(
         "colorscale": _DIVERGING,
         "colorbar": {"title": {"text": "ms"}, "thickness": 12},
         "hovertemplate": "rank %{y}, step %{x}: %{z} ms<extra></extra>",
-        "meta": meta,
     }
     whole = layout(title)
     whole |= {

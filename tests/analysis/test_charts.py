@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.display.metrics import CONFIDENCE, IN_RUN
+from analysis.display.metrics import CONFIDENCE, FACTORS, IN_RUN
+from analysis.display.terminal import Part
 from analysis.frames.load import load
 from analysis.report.base import NAMES, labels_of
 from analysis.report.build import build
-from analysis.report.render import Chart, Section, TableView
+from analysis.report.render import Chart, Section, in_a_line
 from benchmarks.planted_sweep import Job, write_sweep
 
 # Part -> heading of its column; a chart calls it as the opening does.
@@ -35,20 +36,20 @@ def sections(tmp_path_factory) -> dict[str, Section]:
     return {section.id: section for section in build(load(folder)).sections}
 
 
-def table(section: Section, id: str = "") -> TableView:
-    return next(one for one in section.tables if one.id == id or not id)
+def table(section: Section, id: str = "") -> Part:
+    return next(part for name, part in section.tables.items() if name == id or not id)
 
 
-def column(view: TableView, header: str) -> list[float]:
-    place = [one.header for one in view.columns].index(header)
-    return [float(row.cells[place].value) for row in view.rows]
+def column(part: Part, header: str) -> list[float]:
+    (metric,) = [one for one in part.columns if in_a_line(one.heading) == header]
+    return [float(row[metric.name]) for row in part.rows]
 
 
-def means(view: TableView, header: str) -> list[float]:
+def means(part: Part, header: str) -> list[float]:
     """A column of a row a run, as means over the runs of each configuration."""
     of: dict[str, list[float]] = {}
-    for row, value in zip(view.rows, column(view, header), strict=True):
-        of.setdefault(str(row.facts), []).append(value)
+    for row, value in zip(part.rows, column(part, header), strict=True):
+        of.setdefault(str([row.get(name) for name in FACTORS]), []).append(value)
     return [float(np.mean(values)) for values in of.values()]
 
 
@@ -134,7 +135,7 @@ def test_lateness(sections):
 def test_kernels(sections):
     view, chart = table(sections["kernels"]), sections["kernels"].charts[0].figure
     name = chart["layout"]["title"]["text"].removeprefix("Top kernels: ")
-    rows = [row for row in view.rows if row.cells[0].text == name]
+    rows = [row for row in view.rows if row["configuration"] == name]
     drawn: Counter[str] = Counter()
     listed: Counter[str] = Counter()
     for trace in chart["data"]:
@@ -142,7 +143,7 @@ def test_kernels(sections):
             drawn[kernel] += ms
     for row, ms in zip(view.rows, column(view, "ms/step"), strict=True):
         if row in rows:
-            listed[row.cells[1].text] += ms
+            listed[row["kernel"]] += ms
     assert rows and dict(drawn) == close(dict(listed))
 
 

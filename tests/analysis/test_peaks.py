@@ -10,7 +10,7 @@ from analysis.frames.load import load
 from analysis.measures import peaks
 from analysis.measures.kernels import exceeded
 from analysis.report.base import Context
-from analysis.report.kernels import ROOFLINE
+from analysis.report.kernels import roofline
 from jobs import store
 from jobs.store import Calibration
 from profiling.errors import UserError
@@ -147,7 +147,7 @@ def test_a_kernel_above_a_measured_peak_is_named_with_what_measures_it_again(mea
         above = findings("analysis.kernels", of)["above_peak"]
         assert above["what"] == "conv_bprop, convolution, bprop"
         assert above["most_pct"] == pytest.approx(113, abs=1)
-    section = ROOFLINE.section(Context(load(path)))
+    section = roofline.section(Context(load(path)))
     assert section is not None and section.charts
 
 

@@ -6,7 +6,7 @@ from analysis.frames.load import load
 from analysis.plan import main
 from analysis.prediction.plan import plan
 from analysis.report.base import Context
-from analysis.report.prediction import PLAN
+from analysis.report.prediction import plan_section
 from benchmarks.planted_sweep import NO_NOISE, Job, Network, step_ms, write_sweep
 from profiling.errors import UserError, run_command
 
@@ -57,8 +57,8 @@ def test_epochs_multiply_images_and_other_words_are_refused(sweep, capsys):
 
 def test_the_report_draws_the_plan_of_tokens_and_marks_the_choice(sweep):
     rows = plan(load(sweep), images=3.6e6, within=2.5).rows.set_index("world_size")
-    section = PLAN.section(Context(load(sweep), {"tokens": 3.6e6, "within": 2.5}))
-    assert PLAN.section(Context(load(sweep))) is None
+    section = plan_section.section(Context(load(sweep), {"tokens": 3.6e6, "within": 2.5}))
+    assert plan_section.section(Context(load(sweep))) is None
     for chart, name in zip(section.charts, ("hours", "node_hours"), strict=True):
         *lines, star = chart.figure["data"]
         drawn = {x: y for line in lines for x, y in zip(line["x"], line["y"], strict=True)}

@@ -13,11 +13,13 @@ from urllib.parse import unquote
 
 import pytest
 
+from analysis.display.metrics import NODE, RANK, Metric
+from analysis.display.terminal import Part
 from analysis.frames.load import load
 from analysis.report import build as build_module
 from analysis.report.base import Context
 from analysis.report.build import build
-from analysis.report.render import Cell, Heading, Page, Row, Section, TableView, render, script_json
+from analysis.report.render import Page, Section, render, script_json
 from jobs import store
 from jobs.run_fields import as_text
 from profiling import tables
@@ -150,11 +152,10 @@ def test_the_command_writes_beside_the_results_and_nothing_in_these_is_markup(tm
 
 
 def test_a_long_table_by_rank_is_a_file_in_the_page():
-    columns = [Heading("rank", numeric=True), Heading("step, ms", numeric=True), Heading("node")]
-    rows = [Row([Cell(str(rank), rank, numeric=True), Cell("0.5", 0.512345, numeric=True), Cell("a,b")])
-            for rank in range(40)]  # fmt: skip
+    columns = [RANK, Metric("step_ms", "its duration", "step, ms", places=1), NODE]
+    rows = [{"rank": rank, "step_ms": 0.512345, "node": "a,b"} for rank in range(40)]
     for count, is_file in ((32, False), (40, True)):
-        section = Section("cost", "Cost", tables=[TableView("by-rank", columns, rows[:count])])
+        section = Section(tables={"by-rank": Part("", rows[:count], columns)}, id="cost", heading="Cost")
         html = render(Page("a", "b", [], [section], "", []))
         assert ('<table id="by-rank"' in html) != is_file
         files = [unquote(one) for one in re.findall(r'href="data:text/csv;charset=utf-8,([^"]+)"', html)]
@@ -165,7 +166,7 @@ def test_a_long_table_by_rank_is_a_file_in_the_page():
 
 
 def test_what_is_not_available_is_a_line_and_no_section():
-    sections = [Section(one, one, unavailable="no kernels") for one in ("roofline", "path")]
+    sections = [Section(id=one, heading=one, unavailable="no kernels") for one in ("roofline", "path")]
     page = Page("a", "b", [], sections, "", [])
     html = render(page)
     assert page.chapters == {} and html.count("no kernels") == 1 and 'id="roofline"' not in html
@@ -180,10 +181,10 @@ def test_json_in_a_script_cannot_end_it():
 
 def test_every_heading_of_a_page_has_its_tooltip(page):
     headings = [
-        (table.id, heading.header)
+        (id, column.name)
         for section in page.sections
-        for table in section.tables
-        for heading in table.columns
-        if not heading.help
+        for id, table in section.tables.items()
+        for column in table.columns
+        if not column.description
     ]
     assert headings == []

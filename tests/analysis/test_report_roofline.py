@@ -16,7 +16,7 @@ from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, wri
 
 
 def roofline_of(path: Path) -> Section | None:
-    return kernels.ROOFLINE.section(Context(load(path)))
+    return kernels.roofline.section(Context(load(path)))
 
 
 def traces(section: Section | None) -> dict[str, dict]:
@@ -88,7 +88,7 @@ def test_a_pyprof_table_has_one(tmp_path: Path) -> None:
 def test_runs_that_are_not_of_one_configuration_are_no_pair(tmp_path: Path) -> None:
     points = [run_of(profile="torch", workers=ranks, gpus_per_node=ranks) for ranks in (1, 2)]
     write_sweep(tmp_path, points)
-    assert kernels.CHANGE.section(Context(load(tmp_path))) is None
+    assert kernels.change.section(Context(load(tmp_path))) is None
 
 
 # --- factors ------------------------------------------------------------------------------------------
@@ -97,5 +97,5 @@ def test_runs_that_are_not_of_one_configuration_are_no_pair(tmp_path: Path) -> N
 def test_profiled_runs_alone_say_why_not(tmp_path: Path) -> None:
     for ranks, workers in ((1, 1), (2, 2)):
         write_run(tmp_path, run_of(profile="torch", gpus_per_node=ranks, workers=workers), Truth())
-    section = scaling.FACTORS.section(Context(load(tmp_path)))
+    section = scaling.factors_section.section(Context(load(tmp_path)))
     assert section is not None and "no unprofiled run" in section.unavailable

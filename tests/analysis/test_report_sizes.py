@@ -130,7 +130,7 @@ def test_a_filter_forms_the_means_again(opened):
     assert len(whole) == 16 and {members for _, members, _ in whole} == {2}
     opened.page.select_option("select[data-filter=network]", "ib")
     opened.see("#chart-throughput")
-    left = opened.page.evaluate(f"{lines}.map((t) => [t.name, factsOf(t.facts).network, t.y[0]])")
+    left = opened.page.evaluate(f"{lines}.map((t) => [t.name, t.facts.network, t.y[0]])")
     assert [name for name, _, _ in left] == [name for name, _, _ in whole]
     assert {network for _, network, _ in left} == {"ib"}
     # A batch takes 1.1 times as long over eth.

@@ -15,6 +15,7 @@ from analysis.measures import anatomy
 from analysis.measures.efficiency import efficiency
 from analysis.measures.points import findings, points_of
 from analysis.measures.scaled import without_unusable_intervals
+from analysis.report.render import in_a_line
 from profiling import tables
 from tests.analysis.commands import answered, found, run
 from tests.analysis.frames import opening_of, scaled_frame, scaled_rows, section_of
@@ -401,8 +402,8 @@ def test_a_cpu_has_measured_peaks_only_and_ranks_instead_of_gpus(tmp_path: Path,
     assert "peak_unknown" not in said
     out = run("analysis.scaled", tmp_path).out
     assert f" {unit}s/ " in out.splitlines()[2] + " " and ("% of the measured" in out) == (unit == "rank")
-    (first, *_) = section_of(load(tmp_path), "table").tables
-    assert first.columns[0].header == f"{unit}s/node"
+    (first, *_) = section_of(load(tmp_path), "table").tables.values()
+    assert in_a_line(first.columns[0].heading) == f"{unit}s/node"
 
 
 # --- the same sweep, by other commands ----------------------------------------------------------------------

@@ -16,7 +16,7 @@ from tests.analysis.test_bad_results import sweep, truncate
 
 
 def source_named(name: str) -> Source:
-    return Source(name, "run", {}, 0, 0, Path(name))
+    return Source(name, "run", {}, Path(name))
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ async function loadPlotly() {
 // --- what the filters leave ---------------------------------------------------------------------------
 
 // A trace says in `meta` which levels it shows, or which configurations (`members`) it is the mean or the
-// band of; in `customdata` it says the levels of each of its points. Levels are the number of the page's facts.
+// band of; in `customdata` it says the levels of each of its points.
 function visibleData(data, filters) {
   return data
     .filter((trace) => trace.meta === undefined || passes(trace.meta, filters))

@@ -10,22 +10,14 @@ function chosen() {
   );
 }
 
-let known = null; // the facts of the page, by number
-
-// Facts: the level of each factor, as tables and charts name them: by number.
-function factsOf(number) {
-  known ??= JSON.parse(document.getElementById("facts").textContent);
-  return known[number];
-}
-
-// A factor that facts do not name, they do not restrict.
+// The level of each factor: facts, which a factor that they do not name does not restrict.
 function passes(facts, filters) {
-  const levels = typeof facts === "number" ? factsOf(facts) : facts;
-  return Object.entries(filters).every(([name, value]) => !(name in levels) || isLevel(levels[name], value));
+  return Object.entries(filters).every(([name, value]) => !(name in facts) || isLevel(facts[name], value));
 }
 
-// A number may be written in several ways: 1e-05 is 0.00001.
-const isLevel = (fact, text) => (typeof fact === "number" ? fact === Number(text) : String(fact) === text);
+// A number may be written in several ways, 1e-05 or 0.00001, and the page's have seven digits.
+const isLevel = (fact, text) =>
+  typeof fact === "number" ? Math.abs(fact - Number(text)) <= 1e-6 * Math.abs(fact) : String(fact) === text;
 
 // --- the address --------------------------------------------------------------------------------------
 

@@ -1,14 +1,17 @@
 "use strict";
 // Tables: they sort, search, and show the rows that the filters leave.
 
+let known = null; // the facts of rows, by number
+
 function filterRows() {
   const filters = chosen();
+  known ??= JSON.parse(document.getElementById("facts").textContent);
   for (const table of document.querySelectorAll("table[data-live]")) {
     const box = document.querySelector(`input[data-search="${table.id}"]`);
     const words = box ? box.value.toLowerCase().split(/\s+/).filter(Boolean) : [];
     for (const row of table.tBodies[0].rows) {
       const text = row.textContent.toLowerCase();
-      const facts = row.dataset.facts ? Number(row.dataset.facts) : {};
+      const facts = known[row.dataset.facts] ?? {};
       row.hidden = !(passes(facts, filters) && words.every((word) => text.includes(word)));
     }
   }
