@@ -3,6 +3,7 @@
 :mod:`profiling.schemas` defines their columns.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from profiling.schemas import LATER, SCHEMAS, TEXT
 ROWS_OF_A_GROUP = 1 << 17  # of a table that is written in pieces
 # Bounds that only damage passes: times from 1970 to 2116, a step of a day, samples of a rank's step.
 LATEST_NS, LONGEST_STEP_NS, MOST_SAMPLES = 1 << 62, 86_400 * 10**9, 1 << 26
+_AGAIN = "remove its run's folder and start the sweep (of traces: the conversion) again"
 
 
 def rank_directory(result: Path, rank: int) -> Path:
@@ -160,10 +162,17 @@ def read(directory: Path, name: str, columns: list[str] | None = None) -> pa.Tab
     except FileNotFoundError:
         raise UserError(f"no {name} table: {path} does not exist") from None
     except (pa.ArrowException, OSError, UnicodeDecodeError, KeyError) as error:
-        raise UserError(f"{path} is not a readable {name} table ({error}); repeat the run") from None
+        raise UserError(f"{path} is not a readable {name} table ({error}); {_AGAIN}") from None
     for wrong in _impossible(table, name):
-        raise UserError(f"{path} is damaged: {wrong}; repeat the run")
+        raise UserError(f"{path} is damaged: {wrong}; {_AGAIN}")
     return table
+
+
+def verify(paths: Iterable[Path], name: str, sql: str) -> None:
+    """Raise UserError where a column that a query of tables ``name`` names is damaged; DuckDB reads it."""
+    columns = [column for column in SCHEMAS[name].names if re.search(rf"\b{column}\b", sql)]
+    for path in paths:
+        read(path.parent, name, columns)
 
 
 def _impossible(table: pa.Table, name: str) -> Iterator[str]:

@@ -36,6 +36,7 @@ def query(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> pd
             for path in [path for path in paths.get("batches", ()) if path not in right]:
                 tables.read(path.parent, "batches", ["batch_index"])
                 right[path] = True
+            tables.verify(paths.get("kernels", ()), "kernels", sql)
             arguments = {name: [str(path) for path in value] for name, value in paths.items()}
             kept[key] = study.connection.execute(sql, arguments).df()
     return kept[key]
@@ -273,7 +274,9 @@ def kept_sums(study: Study, source: Source, launches: str = PLAIN, keys: Sequenc
         name, columns = f"sums_{len(kept)}", ", ".join(f'"{one}"::varchar as "{one}"' for one in keys)
         sql = _STEP_SUMS.format(keys=columns, launches=launches)
         with reading(source):
-            study.connection.execute(f"create temp table {name} as {sql}", _tables_in(sql, source))
+            arguments = _tables_in(sql, source)
+            tables.verify(map(Path, arguments.get("kernels", ())), "kernels", sql)
+            study.connection.execute(f"create temp table {name} as {sql}", arguments)
         kept[key] = name
     return kept[key]
 

@@ -82,10 +82,11 @@ def of_kernels(kernels: pa.Table | Sequence[Path], by: Sequence[str] = ()) -> pd
         by: ``rank``, ``step``: rows for each.
     """
     connection = database.connect()
-    files = isinstance(kernels, Sequence)
+    sql = _OF_KERNELS.format(levels="".join(f"{BY[name]} as {name}, " for name in by))
+    if files := isinstance(kernels, Sequence):
+        tables.verify(kernels, "kernels", sql)
     relation = connection.read_parquet([*map(str, kernels)]) if files else connection.from_arrow(kernels)
-    levels = "".join(f"{BY[name]} as {name}, " for name in by)
-    rows = relation.query("kernels", _OF_KERNELS.format(levels=levels)).df()  # type: ignore[union-attr]
+    rows = relation.query("kernels", sql).df()  # type: ignore[union-attr]
     rows["type"] = np.where(rows.pop("on_gpu") != False, GPU, CPU)  # noqa: E712
     copies = rows["class"].isin(_COPIES) & (rows["type"] == GPU)
     kinds = rows["name"].map(lambda name: short_name(name).replace("Mem", "mem", 1))
@@ -225,7 +226,8 @@ def fields_of(study: Study) -> pd.DataFrame:
 
 # What the command line in a log, or else its path, says of its run.
 _OF_LOG = {
-    "world_size": r"(?i)(?:gpus|n(?:um[-_])?gpu|nproc[-_]per[-_]node)[ =_-]?(\d+)(?![\d,])|(\d+)[ _-]?gpus?",
+    "world_size": r"(?i)(?:gpus|n(?:um[-_])?gpu|nproc[-_]per[-_]node|\bgpu(?=\d))[ =_-]?(\d+)(?![\d,])"
+    r"|(\d+)[ _-]?gpus?",
     "batch": r"(?i)(?:(?<!\S)-b|batch(?:[-_]?size)?|(?<![a-z\d])bs?)[ =_-]?(\d+)",
 }
 

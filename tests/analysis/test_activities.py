@@ -194,6 +194,7 @@ LOG = """==7== NVPROF is profiling process 7, command: python main.py -a alexnet
     [
         ("{gpus}gpus/run_{batch}.txt", " -b {batch}", ()),
         ("{gpus}/{batch}.txt", " --batch-size={batch} --gpus {gpus}", ()),
+        ("gpu{gpus}_b{batch}.txt", " --gpu 0", ()),
         ("n{gpus}_b{batch}.log", "", ("--field", r"gpus=n(\d+)_")),
     ],
 )
