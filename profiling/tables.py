@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.schemas import LATER, SCHEMAS, TEXT
+from profiling.whole_file import refuse_pipe
 
 ROWS_OF_A_GROUP = 1 << 17  # of a table that is written in pieces
 # Bounds that only damage passes: times from 1970 to 2116, a step of a day, samples of a rank's step.
@@ -155,6 +156,7 @@ def read(directory: Path, name: str, columns: list[str] | None = None) -> pa.Tab
     path = table_path(directory, name)
     names = columns or SCHEMAS[name].names
     try:
+        refuse_pipe(path)
         table = pq.ParquetFile(path, page_checksum_verification=True).read(columns=names)
         for column in set(names).intersection(LATER.get(name, ())).difference(table.column_names):
             table = table.append_column(column, pa.nulls(len(table), SCHEMAS[name].field(column).type))

@@ -1,5 +1,6 @@
 """Write a file whole or not at all; read and write records, which are JSON files."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,11 +58,18 @@ def write_record(path: Path, record: "BaseModel") -> None:
         file.write(f"{record.model_dump_json(indent=2)}\n".encode())
 
 
+def refuse_pipe(path: Path) -> None:
+    """Raise OSError where reading may never end."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "it is no file but a pipe or a device; save what it gives to a file")
+
+
 def read_record(path: Path, model: "type[_Model]") -> "_Model":
     """A record from its file; UserError names one that is not there, or no such record."""
     from pydantic_core import ValidationError
 
     try:
+        refuse_pipe(path)
         return model.model_validate_json(path.read_bytes(), strict=False)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, cast
 import orjson
 
 from profiling.errors import UserError
+from profiling.whole_file import refuse_pipe
 
 # --- what is known of a file from elsewhere -------------------------------------------------------------
 
@@ -73,8 +74,7 @@ BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
 def open_text(path: Path) -> BinaryIO:
     """A file's bytes, decompressed if it is gzip; UserError: it is absent, a folder, or may not be read."""
     try:
-        if not path.is_file() and not path.is_dir() and path.exists():
-            raise UserError(f"{path} is no file but a pipe or a device; save what it gives to a file")
+        refuse_pipe(path)
         with path.open("rb") as file:
             compressed = file.read(2) == b"\x1f\x8b"
         return cast(BinaryIO, gzip.open(path, "rb")) if compressed else path.open("rb")

@@ -86,6 +86,11 @@ def a_folder(path: Path) -> None:
     path.mkdir()
 
 
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 MOST = 2**63 - 1
 # what is done to a run's directory -> what is then said of it
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -95,6 +100,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "batches of another kind": (
         lambda run: pq.write_table(pa.table({"x": [1]}), batches(run, 0)), "not a readable batches table"
     ),
+    "batches a pipe": (lambda run: a_pipe(batches(run, 1)), "no file but a pipe"),
     "a batch less": (a_batch_less, "recorded 39 of 40 steps"),
     "a batch of no time": (a_batch_of_no_time, "ends before it starts"),
     "a time missing": (a_time_missing, "steps without timestamps"),
@@ -110,6 +116,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "images beyond all": (
         lambda run: change(batches(run, 0), "images", lambda images: [2**31 - 1, *images[1:]]), "samples"
     ),
+    "manifest a pipe": (lambda run: a_pipe(run / store.MANIFEST), "no file but a pipe"),
     "manifest a folder": (lambda run: a_folder(run / store.MANIFEST), "Is a directory"),
     "manifest truncated": (lambda run: truncate(run / store.MANIFEST), "damaged or from another release"),
     "manifest absent": (lambda run: (run / store.MANIFEST).unlink(), "manifest missing"),

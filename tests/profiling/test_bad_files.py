@@ -3,6 +3,7 @@
 import copy
 import gzip
 import json
+import os
 import re
 import sqlite3
 import time
@@ -227,6 +228,12 @@ def test_what_decompresses_without_an_end_is_refused(tmp_path, monkeypatch, text
     path.write_bytes(gzip.compress(text))
     with pytest.raises(UserError, match=path.name):
         read(path, "tau" if text[:1] == b"<" else "nvprof" if text[:1] == b"=" else "torch")
+
+
+def test_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "trace.json")
+    with pytest.raises(UserError, match=r"trace\.json.* pipe"):
+        read(tmp_path / "trace.json")
 
 
 @pytest.mark.parametrize("name", TEXTS)
