@@ -47,7 +47,8 @@ _JOB_IDS = (
     ("SLURM_JOB_ID", "SLURM_STEP_ID"), ("PMIX_NAMESPACE",), ("FLUX_JOB_ID",), ("PBS_JOBID",), ("LSB_JOBID",),
 )  # fmt: skip
 _LONGEST_ID = 200  # bytes: file systems take names of at most 255
-_LONG_FIELDS = ("data", "profile_kernels")  # left out of the name of a run where it would be too long
+# Left out of the name of a run where it would be too long.
+_LONG_FIELDS = ("data", "profile_kernels", "profile_metrics")
 _WELL = Ended(EXIT_DONE)
 _LOGS = (".txt", ".log", ".out", ".err")  # how files end to which output is sent
 _EXIT: dict[Kind | None, int] = {"interrupted": EXIT_INTERRUPTED, "wrong use": EXIT_WRONG_USE}
@@ -244,7 +245,7 @@ def run_of(
         known["grad"] = report.grad
     if report.samples and not wrong_values({"batch": report.samples}):
         known["batch"] = report.samples
-    observed = {"profile_mode", "attribute_from", "profile_kernels", "profile_schedule"}
+    observed = {"profile_mode", "attribute_from", "profile_kernels", "profile_metrics", "profile_schedule"}
     return make_run(known), [name for name in Run.model_fields if name not in {*known, *observed}]
 
 

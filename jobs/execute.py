@@ -80,6 +80,7 @@ class Execution:
         python, *words = wrapped(
             run.profile, [sys.executable, *rank[:2], f"--out={out}", *raw, *rank[2:]], out, run.device,
             run.first_attributed, self.keep_raw, run.profile_mode, run.profile_kernels,
+            run.profile_metrics,
         )  # fmt: skip
         if not run.program:
             return [python, *words]

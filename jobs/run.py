@@ -155,6 +155,9 @@ class Run(BaseModel):
     profile_kernels: Annotated[str, Field(max_length=256), _OBSERVATION] = Field(
         "", description="regular expression: read counters only of kernels whose names match"
     )
+    profile_metrics: Annotated[str, Field(max_length=999, pattern="^[A-Za-z0-9_.,]*$"), _OBSERVATION] = Field(
+        "", description="counters, separated by commas: of nvprof's mode metrics, further ones of ncu"
+    )
     profile_schedule: Annotated[
         str,
         Field(pattern=r"^(\d{1,7},\d{1,7},\d{1,7},\d{1,7})?$"),

@@ -40,7 +40,8 @@ PROGRAM_ID_FIELDS = ID_FIELDS[:4]
 # What a run of a program has of them. These take effect whatever it is: how it is started, ended, recorded.
 STARTING = (
     *fields_of("size", "length"),
-    *("network", "device", "threads", "profile", "profile_mode", "profile_kernels", "attribute_from"),
+    *("network", "device", "threads", "profile", "profile_mode", "profile_kernels", "profile_metrics"),
+    "attribute_from",
 )
 # And these, if its command names them. All others are our own training loop's.
 FILLING = ("batch", "data", "workers", "seed")

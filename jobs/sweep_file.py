@@ -44,7 +44,8 @@ PER_STEP = "--steps-per-batch"
 OF_WATCH = ("--samples", PER_STEP)
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_PROFILER_OPTIONS = ("profile_mode", "profile_kernels")  # without effect on a run without a profiler
+# Without effect on a run without a profiler.
+_PROFILER_OPTIONS = ("profile_mode", "profile_kernels", "profile_metrics")
 
 
 class Rule(BaseModel):

@@ -38,13 +38,13 @@ def wraps(name: str) -> bool:
 
 def wrapped(
     name: str, command: list[str], out: Path, device: str, first_batch: int, keep_raw: bool,
-    mode: str = "auto", kernels: str = "",
+    mode: str = "auto", kernels: str = "", metrics: str = "",
 ) -> list[str]:  # fmt: skip
     """A rank's command (it begins with Python) as it is to be started for a profiler; pure.
 
     Args:
         device: ``cpu``, ``gpu`` or ``auto``, on which the rank computes.
-        mode, kernels: as of :class:`profiling.tools.Options`.
+        mode, kernels, metrics: as of :class:`profiling.tools.Options`.
         first_batch: the batch with which recording begins, where the tool can wait for it.
     """
     if not wraps(name):
@@ -53,6 +53,7 @@ def wrapped(
     words += ["--first-batch", str(first_batch)] if first_batch else []
     words += ["--mode", mode] if mode != "auto" else []
     words += ["--kernels", kernels] if kernels else []
+    words += ["--metrics", metrics] if metrics else []
     return [*words, *(["--keep-raw"] if keep_raw else []), "--", *command[1:]]
 
 
@@ -128,6 +129,7 @@ def main(arguments: list[str] | None = None) -> int:
     add("--out", required=True, type=Path, metavar="DIR", help="the run's directory")
     add("--mode", default="auto", help="mode of the profiler [auto]")
     add("--kernels", default="", metavar="REGEX", help="read the counters of these kernels only [all]")
+    add("--metrics", default="", metavar="NAMES", help="counters to read [the mode's]")
     add("--first-batch", type=int, default=0, metavar="K", help="record from step K on [0]")
     add("--device", choices=("auto", "cpu", "gpu"), default="auto", help="device of the run [auto]")
     add("--keep-raw", action="store_true", help="keep the profiler's files, which contain the environment")
@@ -140,7 +142,7 @@ def main(arguments: list[str] | None = None) -> int:
         raise UserError("nothing to run: give Python's arguments after --, e.g. -- -m train --batches 10")
     gpu = given.device == "gpu" or (given.device == "auto" and has_gpu())
     me = read_identity(os.environ)
-    options = Options(given.mode, given.kernels, given.first_batch, gpu, me.size, me.rank)
+    options = Options(given.mode, given.kernels, given.first_batch, gpu, me.size, me.rank, given.metrics)
     return run_wrapped(given.tool, command, given.out, options, given.keep_raw) or EXIT_DONE
 
 

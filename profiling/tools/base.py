@@ -28,6 +28,7 @@ class Options:
     gpu: bool = False  # whether the rank computes on a GPU
     world_size: int = 1  # how many ranks there are
     rank: int = 0  # which of them it is
+    metrics: str = ""  # counters that are read, separated by commas; "": the mode's
 
 
 @dataclass(frozen=True)

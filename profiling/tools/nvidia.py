@@ -105,7 +105,7 @@ class Nvprof(SwitchedOn):
         recorded = ["-f", "-o", _escaped(directory / _NVPROF_DATABASE)]
         how = {
             "timing": printed,
-            "metrics": [*counted, "--metrics", ",".join(METRICS), *printed],
+            "metrics": [*counted, "--metrics", options.metrics or ",".join(METRICS), *printed],
             "analysis-metrics": [*counted, "--analysis-metrics", *recorded],
         }
         return [*words, *how.get(options.mode, recorded), *command]
@@ -223,6 +223,8 @@ class Ncu(SwitchedOn):
         words += ["--log-file", str(directory / _NCU_PRINTED), "--launch-count", str(_NCU_LAUNCHES)]
         words += ["--kernel-name", f"regex:{options.kernels}"] if options.kernels else []
         words += ["--profile-from-start", "off"] if options.first_batch else []
-        metrics = {"auto": _NCU_METRICS, "counters": (*_NCU_METRICS, *_NCU_COUNTERS)}.get(options.mode)
-        chosen = ["--metrics", ",".join(metrics)] if metrics else ["--set", options.mode]
-        return [*words, *chosen, *command]
+        metrics = {"auto": _NCU_METRICS, "counters": (*_NCU_METRICS, *_NCU_COUNTERS)}.get(options.mode, ())
+        wanted = ",".join(filter(None, [*metrics, options.metrics]))
+        words += [] if metrics else ["--set", options.mode]
+        words += ["--metrics", wanted] if wanted else []
+        return [*words, *command]

@@ -46,6 +46,7 @@ def runs(draw: st.DrawFn) -> Run:
         "compile": st.sampled_from([True, False, "max-autotune", "reduce-overhead"]),
         "hw_decoder_load": st.none() | st.floats(0, 1),
         "profile_kernels": st.text(texts, max_size=20),
+        "profile_metrics": st.from_regex(r"[A-Za-z0-9_.,]{0,9}", fullmatch=True),
         **{name: st.just(Run.model_fields[name].default) for name in OF_OTHERS},
     }
     values = draw(st.fixed_dictionaries(drawn))

@@ -69,6 +69,9 @@ def test_nvprofs_metrics_and_ncus_counters_come_after_their_filter():
     # Durations are those of training, and nobody's clock stays set when it is killed.
     assert words[words.index("--clock-control") + 1] == "none"
     asked = set(words[words.index("--metrics") + 1].split(","))
+    more = tool("ncu").wrap(COMMAND, RAW, Options("full", metrics="lts__t_bytes.sum"))
+    assert more[-len(COMMAND) - 4 : -len(COMMAND)] == ["--set", "full", "--metrics", "lts__t_bytes.sum"]
+    assert tool("nvprof").wrap(COMMAND, RAW, Options("metrics", metrics="ipc"))[1:3] == ["--metrics", "ipc"]
     assert {"sm__inst_executed_pipe_tensor.sum", "sm__pipe_tensor_cycles_active.sum"} < asked
     assert tool("ncu").wrap(COMMAND, RAW, Options("full"))[-len(COMMAND) - 2 : -len(COMMAND)] == [
         "--set",
@@ -115,12 +118,14 @@ def test_a_sweep_starts_its_ranks_under_the_runs_profiler_if_that_watches_from_o
     end = watched.index("--")
     assert watched[7:end] == ["--device", "auto", "--first-batch", "5", "--keep-raw"]
     assert sorted({*watched[end + 1 :]} - {*plain}) == ["--profile=nsys"]
-    counted = make_run({"profile": "nvprof", "profile_mode": "metrics", "profile_kernels": "gemm|conv"})
+    counted = make_run({"profile": "nvprof", "profile_mode": "metrics", "profile_kernels": "gemm|conv",
+                        "profile_metrics": "ipc,gld_efficiency"})  # fmt: skip
     words = execution.command(counted, tmp_path)
     words = words[: words.index("--")]
     assert (
         words[words.index("--mode") + 1] == "metrics" and words[words.index("--kernels") + 1] == "gemm|conv"
     )
+    assert words[words.index("--metrics") + 1] == "ipc,gld_efficiency"
 
 
 # --- starting and ending ----------------------------------------------------------------------------------
