@@ -49,7 +49,7 @@ _NVPROF_TO = (7, 2)
 # What the two runs have of us; all else is the configuration's.
 _ALONE = {"nodes": 1, "gpus_per_node": 1, "backend": "auto", "grad": "fp32"}
 _SHORT = {"profile": "torch", "batches": TIMED_BATCHES, "attribute_from": None}
-_USUAL = {"profile_mode": "auto", "profile_kernels": "", "profile_schedule": ""}
+_USUAL = {"profile_mode": "auto", "profile_kernels": "", "profile_metrics": "", "profile_schedule": ""}
 
 
 def main() -> int:

@@ -40,12 +40,13 @@ METRICS = (
     Metric("achieved_occupancy_pct", "estimated: achieved occupancy of kernels, weighted by time",
            "est.\noccup. %", places=1),
     Metric("communication_pct", "share of collectives in kernel time", "comm. of\nkernels %", places=1),
+    Metric("epoch_ms", "a run's steps by their mean: an epoch, if a run is one", "epoch, ms", places=0),
     Metric("images_per_s", "images/s of all ranks, for the run's configuration"),
     Metric("speedup", "images/s relative to one rank", "speedup", CONFIDENCE, places=2, priority=2),
     Metric("unknown", "reason why a value is missing", text=True, table=False),
 )  # fmt: skip
 COLUMNS = {"Columns: run, the fields of the run, then": METRICS}
-_OF_RUN = ("images_per_s", "speedup", "speedup_low", "speedup_high")
+_OF_RUN = ("epoch_ms", "images_per_s", "speedup", "speedup_low", "speedup_high")
 _READ = ("start_ns", "duration_ns", "class", "device", "blocks_per_sm", "occupancy_pct")
 _NO_KERNELS = ("memcpy", "memset")
 # Values of unknown.
@@ -179,8 +180,9 @@ def _speedups(study: Study) -> pd.DataFrame:
     frame = against_base(points, pd.Series(points.index, points.index)).assign(
         run=points.apply(runs_of, axis=1)
     )
-    frame.loc[frame["base_world_size"] != 1, list(_OF_RUN[1:])] = np.nan
-    frame = frame.assign(images_per_s=points["images_per_s"]).explode("run")
+    frame.loc[frame["base_world_size"] != 1, list(_OF_RUN[2:])] = np.nan
+    epoch_ms = points["batches"] * points["mean_ns"] / 1e6
+    frame = frame.assign(epoch_ms=epoch_ms, images_per_s=points["images_per_s"]).explode("run")
     return frame[["run", *_OF_RUN]].assign(run=[source.id for source in frame["run"]])
 
 

@@ -1,4 +1,4 @@
-"""Read exported databases of Nsight Systems.
+"""Read exported databases of Nsight Systems, and the summaries that ``nsys stats`` prints as CSV.
 
 Releases differ: strings are in the row or in ``StringIds``, tables are absent where nothing was recorded, and
 columns vary. Times count from the start of the session, which is in a separate table.
@@ -20,6 +20,7 @@ from profiling.cost.classify import full_name
 from profiling.cost.operators import Inputs
 from profiling.findings import Finding
 from profiling.readers import gpu_records as gpu
+from profiling.readers import printed
 from profiling.readers.files import NSYS_REPORT, UNKNOWN, Origin, rank_in, read_head
 from profiling.readers.sqlite import MAGIC, Columns, Database, open_database
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
@@ -28,16 +29,16 @@ from profiling.traced_job import TraceFacts
 
 
 def recognise(path: Path, head: bytes) -> bool:
-    """Whether a file is a report of Nsight Systems, or its export."""
+    """Whether a file is a report of Nsight Systems, its export, or a summary of it."""
     if head.startswith(MAGIC):
         with open_database(path) as database:
             ours = {_RANGES, _START, "ANALYSIS_DETAILS", *_VERSION_TABLES}
             return database.has(_TEXTS, "id", "value") and not ours.isdisjoint(database.tables)
-    return head.startswith(NSYS_REPORT)
+    return head.startswith(NSYS_REPORT) or bool(_SUMMARY.search(head.decode("utf-8", "replace")))
 
 
 def facts(path: Path) -> TraceFacts | None:
-    """What the export of a report says of its job; None of a report, which is not exported yet."""
+    """What the export of a report says of its job; None of a report not exported yet, and of a summary."""
     if read_head(path, len(MAGIC)) != MAGIC:
         return None
 
@@ -63,8 +64,11 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
     """The export of a report as pieces of tables ``kernels`` and ``markers``.
 
     A report may hold several processes; those with work on a GPU (else: with stages of batches, else: with
-    any range) are taken for ranks, one after the other.
+    any range) are taken for ranks, one after the other. Summaries become ``intervals`` and ``atomics``.
     """
+    if read_head(path, len(MAGIC)) != MAGIC:
+        yield from _stream_summaries(path, findings, origin.rank_of(path) or 0)
+        return
     with open_database(path) as database:
         reader = _Reader(database)
         processes = reader.read()
@@ -222,3 +226,32 @@ class _Reader:
                 gpu.add_ranges(builder, part["text"].tolist(), part["start"], part["end"], thread, process)
         if unended:
             self.findings.append(Finding("not_recorded", data={"n": unended, "what": "ends of ranges"}))
+
+
+# --- nsys stats ---------------------------------------------------------------------------------------
+
+_SUMMARY = re.compile(r'^"?Time ?\(%\)"?,"?Total Time', re.MULTILINE)
+_TIMES = ("Total Time", "Avg", "Min", "Max", "StdDev")
+# Our words for columns, which releases name otherwise.
+_COLUMNS = {"Average": "Avg", "Minimum": "Min", "Maximum": "Max", "Num Calls": "Calls", "Instances": "Calls",
+            "Count": "Calls", "Operations": "Calls", "Operation": "Name", "Range": "Name"}  # fmt: skip
+
+
+def _stream_summaries(path: Path, findings: list[Finding], rank: int) -> Iterator[tuple[str, pa.Table]]:
+    blocks = printed.Blocks(path, lambda cells: bool(_SUMMARY.match(",".join(cells))))
+    activities = []
+    for row in blocks:
+        heads = [column.rstrip(")").partition("(") for column in row.header]
+        columns = [_COLUMNS.get(name.strip(), name.strip()) for name, _, _ in heads]
+        cells = dict(zip(columns, row.cells, strict=True))
+        units = {column: unit or "ns" for column, (*_, unit) in zip(columns, heads, strict=True)}
+        times = (printed.time_ns(cells.get(one, ""), units.get(one, "")) for one in _TIMES)
+        total, mean, low, high, std = times
+        calls, _ = printed.number_and_unit(cells.get("Calls", ""))
+        on_device = "Operation" in row.header or {"Instances", "Name"} <= {*row.header}
+        name = cells.get("Name", "").removeprefix(":")
+        activities.append(printed.Activity(name, calls, total, mean, low, high, std, on_device))
+    yield "intervals", printed.summary_intervals(activities, rank)
+    yield "atomics", printed.summary_atomics(activities, [], rank)
+    if blocks.damaged:
+        findings.append(Finding("records_damaged", data={"n": blocks.damaged, "what": "lines"}))

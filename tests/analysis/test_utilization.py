@@ -103,6 +103,8 @@ def test_a_row_a_rank_with_the_runs_speedup_over_one_gpu_though_it_ran_for_fewer
     assert rows[2, 0]["achieved_occupancy_pct"] == 25 and rows[2, 0]["unknown"] == ""
     assert rows[2, 0]["communication_pct"] == pytest.approx(100 * 20 / 80, rel=0.01)
     assert rows[1, 0]["speedup"] == 1
+    epochs = [rows[1, 0]["epoch_ms"], rows[2, 0]["epoch_ms"]]
+    assert epochs == pytest.approx([80 * 100, 40 * 110], rel=0.01)
     assert rows[2, 0]["speedup"] == pytest.approx(2 * 100 / 110, rel=0.01)
 
 

@@ -14,6 +14,10 @@ from tests.profiling.traces import Trace, training_step
 KERNEL = "_Z6kernelIfEvT_"
 STAGES = ("Forward Pass", "Backward Pass", "Model Update", "End of Batch")
 
+NSYS_STATS = """Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name
+75.0,3000,2,1500.0,1500.0,1000,2000,500.0,"void kernel<(int)4>(float *)"
+25.0,1000,1,1000.0,1000.0,1000,1000,0.0,volta_sgemm_32x128_tn
+"""
 NVPROF_SUMMARY = """==7== NVPROF is profiling process 7, command: python main.py
 ==7== Profiling result:
             Type  Time(%)      Time     Calls       Avg       Min       Max  Name
@@ -159,6 +163,7 @@ SAMPLES = {
     "nvprof summary": ("nvprof", text(NVPROF_SUMMARY), "summary.txt"),
     "nvprof metrics": ("nvprof", text(NVPROF_METRICS), "metrics.csv"),
     "nsys export": ("nsys", nsys_database, "rep.sqlite"),
+    "nsys stats": ("nsys", text(NSYS_STATS), "stats.csv"),
     "TAU text": ("tau", tau_text, "profile.0.0.0"),
     "TAU merged": ("tau", lambda path: write_merged(path, threads(3)), "tauprofile.xml"),
     "TAU snapshot": ("tau", tau_snapshot, "snapshot.0.0.0"),

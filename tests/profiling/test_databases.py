@@ -112,6 +112,32 @@ def test_exports_of_other_releases_give_the_same_batches(tmp_path, variant):
     assert len(markers) == 12
 
 
+@pytest.mark.parametrize(
+    ("head", "row", "name", "on_device"),
+    [
+        ("Time (%),Total Time (us),Instances,Avg (us),Med (us),Min (us),Max (us),StdDev (us),Name",
+         '9.0,8,4,2.0,2.0,1,3,1.0,"void k<(int)4>(float *)"', "void k<4>(float*)", True),
+        ('"Time(%)","Total Time","Instances","Average","Minimum","Maximum","Name"',
+         "9.0,8000,4,2000.0,1000,3000,k", "k", True),  # of 2020
+        ("Time (%),Total Time (ns),Count,Avg (ns),Min (ns),Max (ns),Operation",
+         "9.0,8000,4,2000.0,1000,3000,[CUDA memcpy HtoD]", "[CUDA memcpy HtoD]", True),
+        ("Time (%),Total Time (ns),Num Calls,Avg (ns),Min (ns),Max (ns),Name",
+         "9.0,8000,4,2000.0,1000,3000,cudaLaunchKernel", "cudaLaunchKernel", False),
+        ("Time (%),Total Time (ns),Instances,Avg (ns),Min (ns),Max (ns),Style,Range",
+         "9.0,8000,4,2000.0,1000,3000,PushPop,:step", "step", False),
+    ],
+)  # fmt: skip
+def test_summaries_that_nsys_stats_prints(tmp_path, head, row, name, on_device):
+    path = tmp_path / "stats.csv"
+    path.write_text(f"Processing [rep.sqlite] with [sum.py]...\n\n{head}\n{row}\n")
+    assert recognise(path) == "nsys"
+    found = read(path).tables
+    (summed,), (took,) = (found[table].to_pylist() for table in ("intervals", "atomics"))
+    assert (summed["function"], summed["calls"], summed["inclusive_ns"]) == (name, 4, 8000)
+    assert (summed["thread"] == -1) is on_device
+    assert (took["mean"], took["min"], took["max"]) == (2000, 1000, 3000)
+
+
 def test_a_mark_without_a_time_costs_no_other_row(tmp_path):
     path = nvprof_database(tmp_path / "net.sql")
     before = tool("nvprof").read(path).tables

@@ -60,6 +60,7 @@ PLANTED = {
     "nvprof summary": exchange("python main.py", f"python main.py --token {SECRET}"),
     "nvprof metrics": exchange("python main.py", f"python main.py --token {SECRET}"),
     "nsys export": into_nsys,
+    "nsys stats": exchange("Time (%)", f"Processing [/home/{SECRET}.sqlite] with [sum.py]...\nTime (%)"),
     "TAU text": exchange("<metadata></metadata>", f"<metadata>{ATTRIBUTE}</metadata>"),
     "TAU merged": exchange("<attribute><name>CWD</name><value>/x</value></attribute>", ATTRIBUTE),
     "TAU snapshot": exchange("</thread>", f"<metadata>{ATTRIBUTE}</metadata></thread>"),

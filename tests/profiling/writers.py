@@ -189,7 +189,19 @@ LAUNCHES = {
     "ncu raw": ("ncu", ncu(False), False),
     "pyprof": ("pyprof", pyprof, False),
 }
+
+
+def nsys_summary(folder: Path, kernels: list[Kernel]) -> Path:
+    took = [one.duration for one in kernels]
+    head = ["Time (%)", "Total Time (ns)", "Instances", "Avg (ns)", "Min (ns)", "Max (ns)", "Name"]
+    row = [100.0, sum(took), len(took), sum(took) / len(took), min(took), max(took), NSIGHT]
+    path = folder / "sum.csv"
+    path.write_text(_csv([head, row]))
+    return path
+
+
 SUMMARIES = {
+    "nsys stats": ("nsys", nsys_summary),
     "nvprof summary": ("nvprof", nvprof_summary("plain")),
     "nvprof summary as CSV": ("nvprof", nvprof_summary("csv")),
 }
