@@ -18,7 +18,7 @@ import re
 from pathlib import Path
 
 from analysis.display import output
-from analysis.display.terminal import Answer
+from analysis.display.output import Answer
 from analysis.frames.load import load
 from analysis.frames.measure import Command, flag, levels, top
 from analysis.frames.study import Study

@@ -24,7 +24,7 @@ from analysis.diagnosis.evidence import (
 )
 from analysis.diagnosis.runs import WAITING_SHARE_PCT, advised, of_rows
 from analysis.display.metrics import IN_RUN, Metric, called, records
-from analysis.display.terminal import Answer
+from analysis.display.output import Answer
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.measure import measure
 from analysis.frames.study import TAU, Source, Study

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.display.metrics import FACTORS, records, varied
 from analysis.display.numbers import is_unusable
-from analysis.display.terminal import Answer
+from analysis.display.output import Answer
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.divide import EVERY, finest
 from analysis.frames.study import Study

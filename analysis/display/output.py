@@ -1,27 +1,43 @@
-"""Write an answer as a terminal table, CSV, JSON or Parquet.
+"""Answers: as tables of a terminal, CSV, JSON or Parquet; and the flags that all analyses share.
 
 With CSV, JSON and Parquet, standard output contains only the data; findings and failed runs go to standard
-error. Terminal tables show the most important columns; the other formats have more (with ``--all``, all).
+error. Terminal tables have few, right-aligned columns, short headers that end in the unit, and a readable
+number of digits; the other formats have more columns (with ``--all``, all).
 """
 
 import argparse
 import csv
 import io
 import json
+import os
+import re
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.display.metrics import FIELDS_OF_RUNS, Metric, explain_columns, records
-from analysis.display.numbers import cell, plain
-from analysis.display.terminal import Answer, as_terminal
+from analysis.display.metrics import (
+    FIELDS_OF_RUNS,
+    RANKS_PER_NODE,
+    Metric,
+    Rows,
+    data_columns,
+    explain_columns,
+    fields,
+    filled,
+    records,
+    telling,
+)
+from analysis.display.numbers import cell, distinct, plain
 from jobs.flags import add_format_flags, make_parser
-from jobs.run_fields import FACTOR
+from jobs.run_fields import FACTOR, own_names
 from profiling.arguments import Explain, Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, did_you_mean
 from profiling.findings import MOST_SHOWN, Finding, as_data, lines
@@ -31,6 +47,65 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Columns = Mapping[str, Sequence[Metric]]  # by what they are of, as --columns lists them
+_WIDTH_OF_TEXT = 120  # in a file or a pipe, where tables are as wide as they are
+_LEAST_TEXT = 20  # characters to which text in a table is folded at most
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table of the terminal: title, rows, columns, and what is said below it."""
+
+    title: str
+    table: "Rows | pd.DataFrame"
+    columns: Sequence[Metric]
+    caption: str = ""
+
+    @cached_property
+    def rows(self) -> Rows:
+        return records(self.table)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command has to say."""
+
+    rows: "Rows | pd.DataFrame"
+    columns: Sequence[Metric]  # of the data, in order
+    # The terminal's tables; by default one with all columns that are not empty. Empty: no table.
+    parts: Sequence[Part] | None = None
+    title: str = ""  # above that one
+    caption: str = ""  # below it
+    notable: "pd.DataFrame | None" = None  # the rows that it shows, as it shows them; None, --wide: all
+    verdict: Sequence[Finding] = ()  # stands above the tables, as a line for each code
+    notes: Sequence[str] = ()  # lines below the tables, or on standard error beside data (explanations)
+    regressed: bool = False  # the command ends with the exit code of a regression
+    brief: bool = False  # findings on the results only if they are asked for, and no notes beside data
+
+    def frame(self, every: bool = True) -> "pd.DataFrame":
+        """The data; ``every``: also details, and fields of runs in which no rows differ."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows, columns=data_columns(self.columns, records(self.rows), every))
+
+    @cached_property
+    def tables(self) -> Sequence[Part]:
+        """The terminal's and the report's tables: the parts, or one of the columns that tables show.
+
+        That one has the fields in which its rows differ, and the figures that are known of any.
+        """
+        if self.parts is not None:
+            return self.parts
+        rows = records(self.rows)
+        same = {*FIELDS_OF_RUNS, "run", "repetition"} - set(telling(rows))
+        names = [one for one in self.columns if one.table and not one.detail and one.name not in same]
+        also = [name for name in ("job", *own_names(*rows)) if name in telling(rows)]
+        some = rows if self.notable is None else records(self.notable)
+        count = f"{len(some)} of {len(rows)} rows (--wide: all)" if len(some) < len(rows) else ""
+        caption = "\n".join(filter(None, [self.caption, count]))
+        return [Part(self.title, some, filled([*fields(also), *names], some), caption)]
+
+
+# --- the command line ---------------------------------------------------------------------------------
 
 
 def parser(
@@ -181,3 +256,120 @@ def write(content: str | bytes, output: Path | None) -> None:
         raise UserError("Parquet is binary: give --output FILE, or redirect standard output")
     else:
         sys.stdout.buffer.write(content)
+
+
+# --- a terminal ---------------------------------------------------------------------------------------
+
+
+def as_terminal(
+    answer: Answer,
+    findings: Sequence[Finding] = (),
+    output: Path | None = None,
+    most: int | None = None,
+    wide: bool = False,
+    on_cpus: bool = False,
+) -> str:
+    """The tables as text, and below them the findings on the results, the most severe first.
+
+    Args:
+        most: so many findings, and the number of the others; None: all.
+        wide: all columns, however narrow the terminal.
+        on_cpus: the runs had no GPUs.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    buffer = io.StringIO()
+    colours = output is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    wished = os.environ.get("COLUMNS", "")
+    # A file or a pipe has no width.
+    sized = output is None and (sys.stdout.isatty() or (wished.isdigit() and int(wished) > 0))
+    width = max(60, shutil.get_terminal_size().columns) if sized and not wide else None
+
+    def show(something: Any, columns: int, **settings: Any) -> None:
+        console = Console(file=buffer, width=columns, force_terminal=colours, highlight=False)
+        console.print(something, **settings)
+
+    above = lines(answer.verdict)
+    for line in above:
+        show(Text(_clean(line)), width or _WIDTH_OF_TEXT, style="bold")
+    for number, part in enumerate(answer.tables):
+        part = with_ranks(part) if on_cpus else part
+        if number or above:
+            show("", _WIDTH_OF_TEXT)
+        if part.title:
+            show(Text(_clean(part.title)), width or _WIDTH_OF_TEXT, style="italic", soft_wrap=True)
+        cells = {one.name: _cells(part, one, wide) for one in part.columns}
+        least = {one.name: _least_width(one, cells[one.name]) for one in part.columns}
+        shown = part.columns if width is None else fit(part.columns, least, width)
+        whole = sum(least[one.name] for one in shown) + 2 * len(shown) + 2
+        show(_table(shown, cells, least), max(width or 10_000, whole))
+        if part.caption:
+            show(Text(_clean(part.caption)), width or _WIDTH_OF_TEXT, style="dim")
+    for line in answer.notes:
+        show(Text(_clean(line)), width or _WIDTH_OF_TEXT)
+    for line in lines(findings, most):
+        show(Text(line), width or _WIDTH_OF_TEXT, style="yellow")
+    # What rich pads with blanks need not be: lines are copied, compared and mailed.
+    return buffer.getvalue() if colours else re.sub(r" +\n", "\n", buffer.getvalue())
+
+
+def with_ranks(part: Part) -> Part:
+    """A table of runs without GPUs: what a node has of them is ranks."""
+    named = [
+        replace(one, header=RANKS_PER_NODE) if one.name == "gpus_per_node" else one for one in part.columns
+    ]
+    return replace(part, columns=named)
+
+
+def _cells(part: Part, column: Metric, wide: bool) -> list[str]:
+    texts = [_clean(column.printed(row)) for row in part.rows]
+    if column.longest is None or wide:
+        return texts
+    short = distinct(texts, column.longest)
+    return [short[text] for text in texts]
+
+
+def _least_width(column: Metric, cells: Sequence[str]) -> int:
+    """The characters that a column needs: figures are never folded, text is."""
+    longest = max(map(len, cells), default=0)
+    heading = max(map(len, column.heading.split("\n")))
+    return max(heading, min(longest, _LEAST_TEXT) if column.text else longest)
+
+
+def fit(columns: Sequence[Metric], least: dict[str, int], width: int) -> list[Metric]:
+    """The columns that fit into ``width`` characters, given those that each needs at ``least``.
+
+    Columns of the least priority are dropped first, of equal ones the last; those that tell rows apart stay.
+    """
+    shown = list(columns)
+    keys = [one for one in shown if one.key] or list(takewhile(lambda one: one.text, shown))
+    others = [one for one in reversed(shown) if one not in keys]
+    for one in sorted(others, key=lambda one: one.priority)[:-1]:
+        if sum(least[of.name] + 2 for of in shown) > width:
+            shown.remove(one)
+    return shown
+
+
+def _table(columns: Sequence[Metric], cells: dict[str, list[str]], least: dict[str, int]) -> Any:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for one in columns:
+        table.add_column(
+            Text(one.heading),
+            justify="left" if one.text else "right",
+            no_wrap=not one.text,
+            min_width=least[one.name],
+            overflow="fold",
+        )
+    for row in zip(*(cells[one.name] for one in columns), strict=True):
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _clean(text: str) -> str:
+    """Text of several lines without control characters: names of kernels and files are anybody's."""
+    return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text)

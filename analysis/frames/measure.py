@@ -1,6 +1,6 @@
 """The decorator for measures, and the command line of a measure.
 
-A measure is a function of a study that returns an :class:`~analysis.display.terminal.Answer`: a DataFrame,
+A measure is a function of a study that returns an :class:`~analysis.display.output.Answer`: a DataFrame,
 its columns, and how tables show them. :func:`measure` marks it, :class:`Command` gives it a command line.
 ``--help``, ``--columns``, CSV, JSON, Parquet, the notebook's method and docs/columns.md are derived from
 these.
@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from analysis.display import output
-from analysis.display.terminal import Answer
+from analysis.display.output import Answer
 from analysis.frames.load import load, newest_sweep
 from analysis.frames.study import Study
 from profiling.arguments import with_values

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from analysis.display.metrics import FIELDS, RANK, RUN, STEP, Metric, columns, names_of
 from analysis.display.numbers import in_order
-from analysis.display.terminal import Answer, Part
+from analysis.display.output import Answer, Part
 from analysis.frames.kernel_sums import BY, has_kernels
 from analysis.frames.measure import measure
 from analysis.frames.study import NOT_OF_POINT, Source, Study, reading

@@ -21,7 +21,7 @@ from analysis.display.metrics import (
     telling,
 )
 from analysis.display.numbers import digits, in_order
-from analysis.display.terminal import Answer, Part
+from analysis.display.output import Answer, Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.anatomy import traces_of
 from analysis.frames.divide import BESIDE, EVERY, PARTS, STAGES, WITHIN

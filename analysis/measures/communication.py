@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display.metrics import OF_A_RUN, RANK, Metric
-from analysis.display.terminal import Answer
+from analysis.display.output import Answer
 from analysis.frames.anatomy import RunTrace, trace_of
 from analysis.frames.divide import length, union
 from analysis.frames.measure import measure

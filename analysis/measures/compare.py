@@ -14,7 +14,7 @@ import pandas as pd
 from analysis.display import output
 from analysis.display.metrics import IN_RUN, JOB, NOMINAL, Metric, fields, names_of
 from analysis.display.numbers import probability, signed
-from analysis.display.terminal import Answer
+from analysis.display.output import Answer
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.divide import EVERY
 from analysis.frames.measure import measure

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.display.metrics import OF_A_RUN, RANK, STEP, Metric
-from analysis.display.terminal import Answer
+from analysis.display.output import Answer
 from analysis.frames.anatomy import RunTrace, trace_of
 from analysis.frames.divide import union
 from analysis.frames.matching import TOGETHER, Clock

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.display.metrics import CONFIDENCE, Metric, fields, names_of
 from analysis.display.numbers import in_order
-from analysis.display.terminal import Answer
+from analysis.display.output import Answer
 from analysis.frames.kernel_sums import costs, launches_by_name
 from analysis.frames.load import no_result
 from analysis.frames.measure import measure

@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.display.metrics import NODE, RANK, Metric, columns, fields
 from analysis.display.numbers import digits, in_order
-from analysis.display.terminal import Answer
+from analysis.display.output import Answer
 from analysis.frames.measure import measure
 from analysis.frames.steps import series_of
 from analysis.frames.study import Study

@@ -15,7 +15,7 @@ import pandas as pd
 
 from analysis.display.metrics import CONFIDENCE, Metric, names_of
 from analysis.display.numbers import probability
-from analysis.display.terminal import Answer
+from analysis.display.output import Answer
 from analysis.frames.measure import measure
 from analysis.frames.steps import all_series
 from analysis.frames.study import Study

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display.metrics import Metric, columns, names_of
-from analysis.display.terminal import Answer
+from analysis.display.output import Answer
 from analysis.frames.kernel_sums import query
 from analysis.frames.measure import measure
 from analysis.frames.study import Source, Study

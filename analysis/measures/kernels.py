@@ -19,7 +19,7 @@ import pandas as pd
 
 from analysis.display.metrics import RUN, Metric, columns, filled, names_of, records
 from analysis.display.numbers import signed
-from analysis.display.terminal import Answer, Part
+from analysis.display.output import Answer, Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.kernel_sums import DEFAULT_BY, has_kernels, kernel_sums, launches_by_name, query
 from analysis.frames.load import no_result

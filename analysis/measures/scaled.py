@@ -27,7 +27,7 @@ from analysis.display.metrics import (
     varied,
 )
 from analysis.display.numbers import OPEN, in_order, is_unusable, shown
-from analysis.display.terminal import Answer, Part
+from analysis.display.output import Answer, Part
 from analysis.frames.divide import PARTS, WITHIN
 from analysis.frames.load import no_result
 from analysis.frames.matching import WAITS

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display.metrics import IN_RUN, NODE, OF_A_RUN, RANK, STEP, Metric, records
-from analysis.display.terminal import Answer
+from analysis.display.output import Answer
 from analysis.frames.anatomy import trace_of
 from analysis.frames.matching import CAUSES
 from analysis.frames.measure import measure

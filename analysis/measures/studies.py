@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.display.metrics import IN_RUN, RANGE, Metric, columns, names_of, records
 from analysis.display.numbers import digits
-from analysis.display.terminal import Answer, Part
+from analysis.display.output import Answer, Part
 from analysis.frames.measure import measure
 from analysis.measures import peaks
 from analysis.statistics import estimates

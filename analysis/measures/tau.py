@@ -17,7 +17,7 @@ import pandas as pd
 
 from analysis.display.metrics import IN_RUN, RANK, Metric, fields, names_of, telling
 from analysis.display.numbers import in_order
-from analysis.display.terminal import Answer
+from analysis.display.output import Answer
 from analysis.frames.kernel_sums import query
 from analysis.frames.load import no_result
 from analysis.frames.measure import measure

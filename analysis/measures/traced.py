@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display.metrics import FIELDS, IN_RUN, JOB, Metric, columns, names_of
-from analysis.display.terminal import Answer, Part
+from analysis.display.output import Answer, Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.divide import PARTS, SPLIT, WITHIN
 from analysis.frames.matching import WAITS

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from analysis.display.metrics import CONFIDENCE, OF_A_RUN, RANK, Metric
-from analysis.display.terminal import Answer
+from analysis.display.output import Answer
 from analysis.frames.divide import Intervals, covered, length, union
 from analysis.frames.kernel_sums import note_left_out, untimed_launches
 from analysis.frames.measure import measure

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from analysis.display.metrics import RANGE, Metric, called, fields, names_of, records, telling
-from analysis.display.terminal import Answer
+from analysis.display.output import Answer
 from analysis.frames.measure import measure
 from analysis.frames.study import Study
 from analysis.measures.expense import expense

@@ -18,7 +18,7 @@ from analysis.display import lines, plots
 from analysis.display.lines import caption, encode, stacked
 from analysis.display.metrics import FACTORS, Rows, called, records, varied
 from analysis.display.numbers import label_of
-from analysis.display.terminal import Answer, with_ranks
+from analysis.display.output import Answer, with_ranks
 from analysis.frames.divide import EVERY, finest
 from analysis.frames.study import Source, Study
 from analysis.measures import factors

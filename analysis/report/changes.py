@@ -11,8 +11,8 @@ import pandas as pd
 from analysis.display import plots
 from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import records, varied
+from analysis.display.output import Answer
 from analysis.display.plots import GREEN, GREY, SKY, VERMILLION
-from analysis.display.terminal import Answer
 from analysis.frames.study import Study
 from analysis.measures.compare import SHOWN, compared
 from analysis.report.base import Context, labels_of, line_chart

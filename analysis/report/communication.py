@@ -9,8 +9,8 @@ import pandas as pd
 from analysis.display.lines import Axes, Encoding
 from analysis.display.lines import lines as draw
 from analysis.display.metrics import Rows, columns, filled, records, varied
+from analysis.display.output import Part
 from analysis.display.plots import CONCEPTS
-from analysis.display.terminal import Part
 from analysis.measures import communication
 from analysis.measures import tau as messages
 from analysis.measures.activities import SHARES, activities_of, fields_of, shares_of

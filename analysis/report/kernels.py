@@ -8,8 +8,8 @@ import pandas as pd
 
 from analysis.display import plots
 from analysis.display.metrics import CONFIGURATION, columns, records
+from analysis.display.output import Part
 from analysis.display.plots import GREY
-from analysis.display.terminal import Part
 from analysis.frames.study import Source
 from analysis.measures import hotspots, kernels, utilization
 from analysis.measures.hotspots import TOOLS

@@ -11,7 +11,7 @@ from analysis.diagnosis.evidence import PARTS, WORDS, finest_ms, in_words, share
 from analysis.display import plots
 from analysis.display.lines import EFFICIENCY
 from analysis.display.metrics import JOB, Metric, columns, records, varied
-from analysis.display.terminal import Part
+from analysis.display.output import Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.study import Source
 from analysis.measures import anatomy, scaled, traced

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.display.numbers import cell, plain
+from analysis.display.output import Part
 from analysis.display.plots import ON_DARK
-from analysis.display.terminal import Part
 
 MOST_RANKS = 32  # of a table by rank; a longer one is a file to download
 _PAGE = Path(__file__).parent / "page"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from analysis.display.metrics import CONFIDENCE, FACTORS, IN_RUN
-from analysis.display.terminal import Part
+from analysis.display.output import Part
 from analysis.frames.load import load
 from analysis.report.base import NAMES, labels_of
 from analysis.report.build import build

@@ -15,9 +15,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.display import numbers, terminal
+from analysis.display import numbers, output
 from analysis.display.metrics import FIELDS, Metric
-from analysis.display.terminal import Answer, Part
+from analysis.display.output import Answer, Part
 from analysis.report.render import as_csv
 from jobs.commands import COMMANDS as MODULES
 from tests.analysis.commands import ROOT, one_line_error, run
@@ -238,7 +238,7 @@ def test_a_kernels_name_cannot_steer_the_terminal() -> None:
     name = "gemm\x1b[2J"
     column = Metric("kernel", "m", text=True)
     part = Part(f"Kernels of {name}", [{"kernel": name}], [column], f"Longest: {name}.\nPer step.")
-    out = terminal.as_terminal(Answer([{}], [], [part], notes=[name]))
+    out = output.as_terminal(Answer([{}], [], [part], notes=[name]))
     assert "\x1b" not in out and out.count("gemm?[2J") == 4
     assert "Longest: gemm?[2J.\nPer step." in out
 

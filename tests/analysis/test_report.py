@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import pytest
 
 from analysis.display.metrics import NODE, RANK, Metric
-from analysis.display.terminal import Part
+from analysis.display.output import Part
 from analysis.frames.load import load
 from analysis.report import build as build_module
 from analysis.report.base import Context
