@@ -101,12 +101,11 @@ def _panels(facts: Sequence[Facts], encoding: Encoding) -> Iterator[tuple[dict[s
     places = itertools.product(levels(facts, encoding.rows), levels(facts, encoding.columns))
     for number, (row, column) in enumerate(places, 1):
         end = "" if number == 1 else str(number)
-        shown = {encoding.columns: column, encoding.rows: row}
-        shown.pop("", None)
-        yield shown, {"xaxis": f"x{end}", "yaxis": f"y{end}"}
+        yield {encoding.columns: column, encoding.rows: row}, {"xaxis": f"x{end}", "yaxis": f"y{end}"}
 
 
 def _in(facts: Sequence[Facts], shown: Facts) -> list[bool]:
+    """Which points are on these levels; those of the factor "", of a channel that shows none, are None."""
     return [all(one.get(factor) == level for factor, level in shown.items()) for one in facts]
 
 
@@ -179,7 +178,6 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> p
     for panel, on in panels:
         for (hue, colour), (dash, dashed) in itertools.product(enumerate(colours), enumerate(dashes)):
             shown = {encoding.colour: colour, encoding.dash: dashed} | panel
-            shown.pop("", None)
             here = points[_in(facts, shown)]
             if len(here):
                 words = [name(factor, shown[factor]) for factor in encoding.shown]

@@ -293,11 +293,7 @@ def _of_result(study: Study) -> pd.DataFrame:
 
 
 def _pairs_of_both(a: Study, b: Study, across: Sequence[str]) -> pd.DataFrame:
-    """The figures that both sides have (:func:`pairs_of`).
-
-    Raises:
-        UserError: they have nothing in common.
-    """
+    """The figures that both sides have (:func:`pairs_of`)."""
     of_a, of_b = runs_of(a, across), runs_of(b, across)
     for study, runs in ((a, of_a), (b, of_b)):
         if runs.empty:
@@ -512,11 +508,7 @@ def of_traces(a: Study, b: Study) -> pd.DataFrame:
 
 
 def _jobs(a: Study, b: Study) -> list[tuple[Source, Source]]:
-    """The jobs to compare: one of each side, or those of equal world size, or of equal name.
-
-    Raises:
-        UserError: there are none.
-    """
+    """The jobs to compare: one of each side, or those of equal world size, or of equal name."""
     of_a, of_b = a.of_kind("trace"), b.of_kind("trace")
     if len(of_a) == len(of_b) == 1:
         return [(of_a[0], of_b[0])]

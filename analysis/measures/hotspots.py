@@ -50,11 +50,7 @@ COLUMNS = {"Columns, one row per kernel (on a CPU: operator), longest first:": M
 
 
 def _chosen(study: Study, run: str | None) -> tuple[Source, Source | None]:
-    """The timed run of this id (None: the first whose point had counters read), and the one that counted.
-
-    Raises:
-        UserError: no run under the torch profiler, or none of this id.
-    """
+    """The timed run of this id (None: the first whose point had counters read), and the one that counted."""
     runs = study.of_kind("run")
     timed = {one.id: one for one in runs if one.fields["profile"] == "torch"}
     counted = [one for tool in TOOLS for one in runs if one.fields["profile"] == tool]

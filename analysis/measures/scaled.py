@@ -349,7 +349,6 @@ WIDEST_INTERVAL_PCT = 40.0
 # The loss, which may be 0 or less, is as sure as the efficiency that it is the rest of.
 _POSITIVE = ("step_ms", "images_per_s", "speedup", "scaling_efficiency_pct", "mfu_pct",
              "flops_efficiency_of_step_pct", "bandwidth_efficiency_of_step_pct")  # fmt: skip
-_POSITIVE_OF = {"loss_pct": "scaling_efficiency_pct", **{name: name for name in _POSITIVE}}
 
 
 def without_unusable_intervals(frame: pd.DataFrame) -> pd.DataFrame:
@@ -358,8 +357,9 @@ def without_unusable_intervals(frame: pd.DataFrame) -> pd.DataFrame:
     The ends of an interval that does not tell the order of magnitude are :data:`OPEN`.
     """
     known = frame.copy()
-    for name, positive in _POSITIVE_OF.items():
+    for name in (*_POSITIVE, "loss_pct"):
         if f"{name}_low" in frame:
+            positive = "scaling_efficiency_pct" if name == "loss_pct" else name
             ends = (frame[f"{positive}{end}"].astype(float) for end in ("", "_low", "_high"))
             known.loc[is_unusable(*ends), [f"{name}_low", f"{name}_high"]] = OPEN
     return known

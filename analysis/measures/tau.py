@@ -392,11 +392,7 @@ class _Profile(NamedTuple):
 
 
 def _read(study: Study) -> _Profile:
-    """The profile in a study's path: a file or folder of TAU's, or the tables of a run or rank.
-
-    Raises:
-        UserError: no profile of TAU, or damaged; or several.
-    """
+    """The profile in a study's path: a file or folder of TAU's, or the tables of a run or rank."""
     none = {name: pd.DataFrame(columns=["run", *SCHEMAS[name].names]) for name in _OF_A_PROFILE}
     found = none | sums_of_tools(study, _OF_A_PROFILE, "tau")
     intervals, atomics, markers = (found[name] for name in _OF_A_PROFILE)
