@@ -287,14 +287,7 @@ def of_path(study: Study, by: Sequence[str] = ()) -> pd.DataFrame:
 
 
 def _of_file(study: Study, path: Path, by: Sequence[str]) -> pd.DataFrame:
-    if path.is_file():
-        converted = tools.read(path)
-        found: dict[str, pa.Table] = dict(converted.tables)
-        for finding in converted.findings:
-            study.add(finding)
-    else:
-        names = ("kernels", "intervals", "atomics")
-        found = {name: tables.read(path, name) for name in names if tables.table_path(path, name).exists()}
+    found = _tables(study, path, ("kernels", "intervals", "atomics"))
     rows = of_kernels(found["kernels"], by) if "kernels" in found else pd.DataFrame()
     intervals = found.get("intervals")
     if rows.empty and intervals is not None and ON_DEVICE in intervals["thread"].unique().to_pylist():
@@ -426,19 +419,26 @@ def sums_of_tools(
     # Of one tool, its first table says which runs are its.
     of_tool = names[:1] if tool else names
     folders = sorted({file.parent for name in of_tool for file in path.rglob(f"{name}.parquet")})
-    files = [file for name in names for of in folders if (file := of / f"{name}.parquet").exists()]
-    found = [(_run_of(path, file.parent), file.stem, tables.read(file.parent, file.stem)) for file in files]
-    for report in sorted({file.with_name("rank.json") for file in files}):
-        if report.exists():
-            for finding in orjson.loads(report.read_bytes()).get("findings", []):
-                study.add(Finding.from_json(finding))
-    if path.is_file() or (tool and not files):
-        converted = tools.read(path, tool)
-        found = [(path.name, name, table) for name, table in converted.tables.items()]
-        for finding in converted.findings:
-            study.add(finding)
-    rows = {name: [one.to_pandas().assign(run=run) for run, of, one in found if of == name] for name in names}
+    found = [(_run_of(path, folder), _tables(study, folder, names)) for folder in folders]
+    for report in (folder / "rank.json" for folder in folders):
+        for finding in orjson.loads(report.read_bytes()).get("findings", []) if report.exists() else ():
+            study.add(Finding.from_json(finding))
+    if path.is_file() or (tool and not folders):
+        found = [(path.name, _tables(study, path, names, tool))]
+    rows = {name: [of[name].to_pandas().assign(run=run) for run, of in found if name in of] for name in names}
     return {name: pd.concat(some, ignore_index=True) for name, some in rows.items() if some}
+
+
+def _tables(
+    study: Study, path: Path, names: Sequence[str], tool: str | None = None
+) -> Mapping[str, pa.Table]:
+    """The tables in a folder, or of a file (or folder) as this tool wrote it, whose findings are noted."""
+    if path.is_dir() and not tool:
+        return {name: tables.read(path, name) for name in names if tables.table_path(path, name).exists()}
+    converted = tools.read(path, tool)
+    for finding in converted.findings:
+        study.add(finding)
+    return converted.tables
 
 
 def _run_of(path: Path, folder: Path) -> str:
