@@ -17,7 +17,6 @@ from analysis.frames.study import Source, Study, Unusable
 from analysis.measures import tau
 from analysis.measures.efficiency import check_coverage
 from analysis.measures.peaks import bounds, forward_flops_per_image, published_bound
-from analysis.measures.points import point_names
 from jobs.run_fields import ID_FIELDS
 from profiling.schemas import END_OF_BATCH, FORWARD
 
@@ -168,18 +167,10 @@ def _points(fields: pd.DataFrame) -> list[tuple]:
 Moved = Iterator[tuple[str, str, Sequence[float] | pd.Series, Sequence[float] | pd.Series]]
 
 
-def explain(study: Study, own: pd.DataFrame) -> list[str]:
-    """A line for each correction that these data show: medians, as published -> corrected.
-
-    Args:
-        own: analysis.scaled's rows of our own runs, one a configuration.
-    """
+def explain(study: Study) -> list[str]:
+    """A line for each correction that the reference's tables show: medians, as published -> corrected."""
     lines = ["", "Effect of each correction (docs/methods.md), as published -> corrected, medians:"]
-    for head, moved in (
-        ("PyProf kernel tables", _of_pyprof(study)),
-        ("TAU tables", _of_tau(study)),
-        ("Our own runs", _of_runs(study, own)),
-    ):
+    for head, moved in (("PyProf kernel tables", _of_pyprof(study)), ("TAU tables", _of_tau(study))):
         found = [
             f"  {name}: {' -> '.join(f'{np.median(side):.4g}' for side in sides if len(side))} ({what})"
             for name, what, *sides in moved
@@ -187,12 +178,6 @@ def explain(study: Study, own: pd.DataFrame) -> list[str]:
         ]
         lines += [f"{head}:", *found] if found else []
     return lines
-
-
-def _swapped(rows: pd.DataFrame) -> Moved:
-    first = rows[rows["flops_efficiency_of_step_pct"].notna()][:1]
-    before, after = (first[f"{what}_efficiency_of_step_pct"] for what in ("bandwidth", "flops"))
-    yield "1 swapped columns", "bandwidth -> FLOPS efficiency of the step, %", before, after
 
 
 def _of_pyprof(study: Study) -> Moved:
@@ -205,7 +190,9 @@ def _of_pyprof(study: Study) -> Moved:
     if tables.empty:
         return
     peak, _ = published_bound(study)
-    yield from _swapped(scaled_tables(study))
+    first = scaled_tables(study).dropna(subset="flops_efficiency_of_step_pct")[:1]
+    swapped, right = (first[f"{what}_efficiency_of_step_pct"] for what in ("bandwidth", "flops"))
+    yield "1 swapped columns", "bandwidth -> FLOPS efficiency of the step, %", swapped, right
     per_step = (tables["fprop_per_batch"] + tables["bprop_per_batch"]) / 1e12
     yield "2 mixed step counts", "TFLOP per step", tables["flops"] / tau.PROFILED_BATCHES / 1e12, per_step
     later = (tables["fprop_flops"] - tables["first_flops"]) / (tables["forward"] - 1)
@@ -236,24 +223,3 @@ def _of_tau(study: Study) -> Moved:
         yield "8 baseline", "GPUs of the baseline", [], [smallest]
         kept, every = rows["runs_kept"].sum(), rows["runs"].sum()
         yield "9 2-sigma cut", "repetitions that count", [kept], [every]
-
-
-def _of_runs(study: Study, own: pd.DataFrame) -> Moved:
-    runs = study.of_kind("run")
-    if not runs:
-        return
-    yield from _swapped(own)
-    starts = [
-        100 * min(1.0, max(rank.startup_ns for rank in one.manifest.ranks) / 1e9 / one.manifest.seconds)
-        for one in runs
-        if one.manifest is not None and one.manifest.seconds > 0
-    ]
-    yield "7 time before the first step", "share of the wall time, %", [], starts
-    names = [name for name in point_names(*(one.fields for one in runs)) if name in own]
-    published = tau.run_rows(study).rename(columns={"scaling_efficiency_pct": "published_pct"})
-    both = own.merge(published[[*names, "base_nodes", "published_pct"]], on=names)
-    same_base = both["base_nodes"] * both["gpus_per_node"] == both["base_world_size"]
-    compared = both[same_base & (both["base_world_size"] < both["world_size"])]
-    efficiencies = compared["published_pct"].astype(float), compared["scaling_efficiency_pct"]
-    yield "7 startup", "scaling efficiency, %", *efficiencies
-    yield "11 FLOP coverage", "share of the analytic count, %", [], own["flop_coverage_pct"].dropna()

@@ -107,7 +107,7 @@ def scaled(
     if study.of_kind("trace") and not study.of_kind("run", "pyprof") and not study.tau_intervals:
         return traced.answer(study, scaling)
     frame = configurations(study, method, group_by, scaling)
-    notes = published.explain(study, of_runs(study, (), scaling)) if explain else []
+    notes = published.explain(study) if explain else []
     for finding in unexplained(frame):
         study.add(finding)
     verdict = [*sizes_without_result(study), *uncertain(frame)]

@@ -157,7 +157,7 @@ def _moved(context: Context) -> list[str]:
     """A line a correction; of studies that hold something published only."""
     if context.others.empty:
         return []
-    return [line.strip() for line in explain(context.study, context.own)[2:] if line.strip()]
+    return [line.strip() for line in explain(context.study)[2:] if line.strip()]
 
 
 @section("corrections", "Effect of each correction", lambda context: bool(context.once(_moved)))
