@@ -252,14 +252,6 @@ def of_alarms(comparisons: int) -> Rows:
     return made
 
 
-def _run(generator: np.random.Generator, sweep: int, number: int, shift: float) -> tuple[Source, Series]:
-    took = np.rint(1e8 * np.exp(shift + 0.0005 * generator.standard_normal((1, BATCHES)))).astype(np.int64)
-    stages = dict.fromkeys(STAGES, np.zeros_like(took))
-    series = Series(took, np.full(BATCHES, 32), stages, np.full(BATCHES, False), 0)
-    fields = _FIELDS | {"workers": sweep, "profile": "none"}
-    return Source(f"{sweep} {number}", "run", fields, Path(), number), series
-
-
 # --- the result ---------------------------------------------------------------------------------------
 
 PARTS: dict[str, tuple[str, Callable[[int], Rows], int]] = {

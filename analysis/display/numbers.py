@@ -79,11 +79,6 @@ def with_places(value: float | None, places: int) -> str:
     return "-" if value is None or not math.isfinite(value) else f"{value:z.{places}f}"
 
 
-def span(low: str, high: str) -> str:
-    """``14.7 to 15.2``; ``14.7`` where both are printed alike."""
-    return low if low == high else f"{low} to {high}"
-
-
 def probability(value: float) -> str:
     """A p value with three decimals: ``0.032``, ``< 0.001``."""
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
