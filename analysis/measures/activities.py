@@ -41,8 +41,7 @@ METRICS = (
     Metric("min_us", "shortest call", priority=0),
     Metric("max_us", "longest call", priority=0),
     Metric("class", "gemm, convolution, communication, memcpy, ...", text=True, table=False),
-    Metric("name", "full kernel name; [CUDA memcpy HtoD] etc. for copies", text=True, priority=2,
-           longest=60),
+    Metric("name", "full kernel name; [CUDA memcpy HtoD] etc. for copies", text=True, priority=2, longest=60),
 )  # fmt: skip
 SHARES = (
     FIELDS["world_size"],

@@ -138,9 +138,7 @@ NEAR_PCT = 60.0
 # A launch costs the host 2 to 10 us: a kernel as short may wait for it.
 SHORT_US = 10.0
 # Below these, occupancy, use of memory accesses and instructions per cycle are low.
-_LOW = {
-    "load_efficiency_pct": 50.0, "store_efficiency_pct": 50.0, "achieved_occupancy_pct": 25.0, "ipc": 1.0,
-}  # fmt: skip
+_LOW = {"load_efficiency_pct": 50.0, "store_efficiency_pct": 50.0, "achieved_occupancy_pct": 25.0, "ipc": 1.0}
 
 
 def why(rows: pd.DataFrame) -> np.ndarray:

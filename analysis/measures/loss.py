@@ -160,9 +160,7 @@ def parts_of_points(points: pd.DataFrame, of_runs: pd.DataFrame) -> Parts:
     runs = run.to_series().groupby(point).nunique()
     means = groups.mean(skipna=False)
     means = means[groups.size().to_numpy() == runs[means.index.get_level_values(0)].to_numpy()]
-    return {
-        str(name): of.droplevel("part").reindex(points.index) for name, of in means.groupby(level="part")
-    }  # fmt: skip
+    return {str(name): of.droplevel("part").reindex(points.index) for name, of in means.groupby(level="part")}
 
 
 def parts_of_loss(

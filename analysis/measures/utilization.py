@@ -83,9 +83,7 @@ def of_device(kernels: pd.DataFrame, windows: Intervals, on_cpu: bool = False) -
     """
     whole_ns, inside_ns = length(windows), covered(times_of(kernels), windows)
     talks = (kernels["class"] == "communication").to_numpy()
-    row: dict[str, Any] = {
-        "profiled_ms": whole_ns / 1e6, "communication_pct": 100 * _mean(talks, inside_ns),
-    }  # fmt: skip
+    row: dict[str, Any] = {"profiled_ms": whole_ns / 1e6, "communication_pct": 100 * _mean(talks, inside_ns)}
     if on_cpu:
         return {**row, "unknown": _ON_CPU}
     row["gpu_utilization_pct"] = 100 * int(covered(windows, union(*times_of(kernels))).sum()) / whole_ns
