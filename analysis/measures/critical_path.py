@@ -37,7 +37,6 @@ METRICS = (
     Metric("step_ms", "mean step, from the last start to the last end of a rank", "duration\nms", priority=0),
     Metric("path_ms", "time on the critical path; the parts sum to step_ms", "on path\nms"),
     Metric("path_pct", "path_ms in percent of the step", "on path\n%", places=1),
-    Metric("pieces", "number of pieces of the path per step", places=1, priority=0),
     Metric("step_without_ms", "duration of the step if this part took no time", "without it\nms", priority=0),
     Metric("saved_ms", "step_ms minus step_without_ms", "saved\nms"),
     Metric("saved_pct", "saved_ms in percent of the step", "saved\n%", places=1),
@@ -118,7 +117,7 @@ def parts_of(paths: "RunPaths", by: Sequence[str] = ()) -> pd.DataFrame:
     if steps.empty:
         return pd.DataFrame({"run": []}, dtype=object)
     groups = pieces.fillna("").groupby(["part", *by], sort=False)["duration_ns"]
-    sums = pd.DataFrame({"ns": groups.sum(), "count": groups.size()})
+    sums = groups.sum().to_frame("ns")
     if not by:
         sums = sums.reindex(list(PARTS), fill_value=0)
     sums = sums.sort_values("ns", ascending=False, kind="stable")
@@ -126,10 +125,8 @@ def parts_of(paths: "RunPaths", by: Sequence[str] = ()) -> pd.DataFrame:
         sums.loc[name] = sums.loc[[part for part in PARTS if set(PARTS[part]) <= set(numbers)]].sum()
     step_ms = steps["step_ns"].sum() / len(steps) / 1e6
     path_ms = sums["ns"] / len(steps) / 1e6
-    frame = pd.DataFrame({
-        "steady_steps": len(steps), "step_ms": step_ms, "path_ms": path_ms,
-        "path_pct": 100 * path_ms / step_ms, "pieces": sums["count"] / len(steps),
-    })  # fmt: skip
+    figures = {"steady_steps": len(steps), "step_ms": step_ms, "path_ms": path_ms}
+    frame = pd.DataFrame(figures | {"path_pct": 100 * path_ms / step_ms})
     if not by:
         without_ms = steps[list(WHAT_IF)].sum() / len(steps) / 1e6
         saved_ms = step_ms - without_ms

@@ -35,7 +35,6 @@ METRICS = (
            "signal to\nnoise, dB", priority=0),
     Metric("rank_by_signal", "rank by signal_to_noise_db", table=False),
     Metric("omega_squared", "share of the variance (type II analysis)", "omega squared", places=3),
-    Metric("f_value", "F statistic", table=False),
     Metric("p_value", "F test, corrected by Holm (1979)", "p", show=probability, priority=2),
 )  # fmt: skip
 COLUMNS = {"Columns:": METRICS}
@@ -241,7 +240,6 @@ def _row(cells: pd.DataFrame, term: tuple[str, ...], effect: Effect) -> dict[str
         "levels": ", ".join(" ".join([key] if len(term) == 1 else key) for key in signals.index),
         "signal_to_noise_db": signals.max() - signals.min() if len(term) == 1 else None,
         "omega_squared": float(effect.omega_squared),
-        "f_value": float(effect.f_value),
     }
 
 

@@ -151,7 +151,6 @@ _EFFECTS = (
 CHANGES = (
     Metric("a_ms_per_step", "time per step in A", "A, ms/\nstep"),
     Metric("b_ms_per_step", "time per step in B", "B, ms/\nstep"),
-    Metric("b_to_a", "B divided by A", "B / A", table=False),
     Metric("difference_ms", "B minus A", "B - A\nms", show=signed(3)),
     *_EFFECTS,
     Metric("change", "slower, faster, more, fewer or other calls, new, gone, same", text=True),
@@ -219,7 +218,6 @@ def differences(a: pd.DataFrame, b: pd.DataFrame, by: Sequence[str] = DEFAULT_BY
         ("slower", by_duration > 0),
     )
     pairs = pairs.assign(
-        b_to_a=(other / one).where(one != 0),
         difference_ms=difference,
         by_calls_ms=by_calls,
         by_duration_ms=by_duration,

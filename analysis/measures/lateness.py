@@ -51,12 +51,6 @@ class Lateness:
         """Which rank was late in which step."""
         return self.late_ns >= LATE_SHARE * self.step_ns
 
-    @cached_property
-    def last(self) -> np.ndarray:
-        """Which rank came last in which step: where several came together, none."""
-        second = np.partition(self.late_ns, -2, axis=0)[-2]
-        return self.late_ns > second
-
 
 def over_others(values: np.ndarray) -> np.ndarray:
     """Each rank's value less the median of the other ranks'; the first axis is the ranks (two or more)."""

@@ -43,7 +43,6 @@ METRICS = (
     Metric("lateness_ms", "the others' wait for it; negative: it waited", "lateness, ms\nmedian", IN_RUN),
     Metric("mean_lateness_ms", "mean lateness over the steps", "mean\nms", significant=3, priority=2),
     Metric("late_pct", "share of steps in which it was late (2 % of a step or more)", places=0),
-    Metric("last_pct", "share of steps in which it came last", places=0, priority=0),
     Metric("p_value", "probability that equally fast ranks are late as often", "p", significant=2),
     Metric(
         "verdict", "straggler, may be chance, too few steps, short wait, clock, no", text=True, priority=2
@@ -185,7 +184,6 @@ def _by_rank(study: Study, source: Source, lateness: Lateness) -> pd.DataFrame:
         **dict(zip(("lateness_ms", "lateness_ms_low", "lateness_ms_high"), medians, strict=True)),
         "mean_lateness_ms": late_ms.mean(axis=1),
         "late_pct": 100 * lateness.late.mean(axis=1),
-        "last_pct": 100 * lateness.last.mean(axis=1),
         "p_value": p_values,
         "verdict": verdicts,
     })  # fmt: skip

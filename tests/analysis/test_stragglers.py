@@ -35,9 +35,8 @@ def test_a_slow_loader_of_one_rank(tmp_path):
     # 6 ms were planted; the last of seven others is some 0.5 ms after their median.
     assert row["lateness_ms"] == pytest.approx(6.0, abs=0.3)
     assert row["lateness_ms_low"] < row["lateness_ms"] < row["lateness_ms_high"]
-    assert row["late_pct"] == row["last_pct"] == 100 and row["p_value"] < 0.001
+    assert row["late_pct"] == 100 and row["p_value"] < 0.001
     assert row["cause_ms"] == pytest.approx(6.0, abs=0.1)
-    assert sum(row["last_pct"] for row in rows) == pytest.approx(100)
     ran = run("analysis.stragglers", tmp_path)
     assert ran.code == 0 and ran.out.startswith("straggler in 1 of 1")
     by_step = run("analysis.stragglers", tmp_path, "--by", "step", "--format", "csv").csv
