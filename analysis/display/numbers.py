@@ -27,11 +27,14 @@ def in_order(frame: "pd.DataFrame", names: Iterable[str]) -> "pd.DataFrame":
 
 
 def plain(value: Any) -> Any:
-    """A value that CSV and JSON know; what is not a number is empty."""
+    """A value that CSV and JSON know; what is not a number is empty.
+
+    Of 12 digits: sums over many launches are made in parallel, so that their last ones differ between calls.
+    """
     if hasattr(value, "item"):
         value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
+    if isinstance(value, float):
+        return float(f"{value:.12g}") if math.isfinite(value) else None
     return value
 
 

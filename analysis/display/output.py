@@ -215,14 +215,7 @@ def emit(answer: Answer, study: Any, arguments: argparse.Namespace) -> int:
 
 def _data(frame: "pd.DataFrame", form: str, findings: Sequence[Finding] | None) -> str | bytes:
     names = [str(name) for name in frame]
-    # Sums over many launches are made in parallel, so that their last digits differ from call to call.
-    rows = [
-        {
-            name: float(f"{one:.12g}") if isinstance(one := plain(value), float) else one
-            for name, value in row.items()
-        }
-        for row in records(frame)
-    ]
+    rows = [{name: plain(value) for name, value in row.items()} for row in records(frame)]
     if form == "json":
         whole = rows if findings is None else {"rows": rows, "findings": as_data(findings)}
         return f"{json.dumps(whole, indent=1, allow_nan=False)}\n"

@@ -1,9 +1,9 @@
 """The decorator for measures, and the command line of a measure.
 
 A measure is a function of a study that returns an :class:`~analysis.display.output.Answer`: a DataFrame,
-its columns, and how tables show them. :func:`measure` marks it, :class:`Command` gives it a command line.
-``--help``, ``--columns``, CSV, JSON, Parquet, the notebook's method and docs/columns.md are derived from
-these.
+its columns, and how tables show them; it raises UserError where the study cannot answer. :func:`measure`
+marks it, :class:`Command` gives it a command line. ``--help``, ``--columns``, CSV, JSON, Parquet, the
+notebook's method and docs/columns.md are derived from these.
 """
 
 import argparse
