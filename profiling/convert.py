@@ -34,7 +34,7 @@ from pathlib import Path
 
 from profiling.arguments import Parser, with_values
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, printable, reported_by_rank_0, run_command
-from profiling.findings import lines
+from profiling.findings import Finding, lines
 from profiling.identity import check_mpi, read_identity
 from profiling.tools import TOOLS, tool
 from profiling.traces.jobs import jobs_in, place_jobs
@@ -104,6 +104,9 @@ def convert(
     pairs = zip(units, outcomes, strict=True)
     errors = [outcome.error for unit, outcome in pairs if outcome.error and unit not in foreign]
     findings = [one for outcome in tables for one in outcome.findings]
+    if sum(one.alone and not one.rank_known for one in recorded) > 1:
+        what = "rank (names such as rank0.json, rank1.json join the traces of one job)"
+        findings.append(Finding("not_recorded", data={"what": what}))
     findings += [one.of(run=directory.name) for directory, job in placed for one in job.findings]
     for line in [*errors, *lines(findings)]:
         print(f"scaleprof: {printable(line)}", file=sys.stderr)

@@ -243,7 +243,9 @@ EVENTS = tuple(f"Message size for {kind}" for kind in ("all-reduce", "broadcast"
 _OVER_RUNS = "95 % of runs"  # how much runs differ; no confidence interval
 CALLS = (
     Metric("runs", "number of runs"),
-    Metric("mpi_s", "time of MPI's allreduce, bcast, gather and allgather, all ranks", "MPI, s", _OVER_RUNS),
+    Metric(
+        "mpi_s", "time of allreduce, bcast, gather and allgather, all ranks", "4 MPI calls, s", _OVER_RUNS
+    ),
     Metric("messages", "number of messages of these functions, all ranks", "messages", _OVER_RUNS),
     Metric("volume_mbyte", "bytes of these messages, 1e6", interval=_OVER_RUNS),
 )

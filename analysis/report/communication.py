@@ -29,7 +29,7 @@ HIDDEN = {"exposed": CONCEPTS["communication"], "overlapped": CONCEPTS["hidden"]
 WAITED = {"transfer": CONCEPTS["transfer"], "wait": CONCEPTS["wait"]}
 _PARTS = [f"{name}_ms" for name in (*HIDDEN, *WAITED)]
 _MPI_CHARTS = (
-    Axes("nodes", "nodes", "mpi_s", "s", "Time in MPI, all ranks"),
+    Axes("nodes", "nodes", "mpi_s", "s", "Time in four MPI collectives, all ranks"),
     Axes("nodes", "nodes", "messages", "messages", "Messages, all ranks"),
     Axes("nodes", "nodes", "volume_mbyte", "MB", "Bytes sent, all ranks"),
 )

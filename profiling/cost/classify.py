@@ -68,7 +68,7 @@ def full_name(name: str) -> str:
 # the compiler wrote (triton_KIND_fused_OPERATORS) is of its kind, whatever operators it took in.
 _PATTERNS: tuple[tuple[str, str], ...] = (
     ("communication",
-     r"nccl|rccl|msccl|oneccl|\bccl_|\bccl::|(deep_?ep|\bep|hybrid_ep|mori|pplx)::|^(gloo|mpi|ucc|xccl):|c10d::|record_param_comms|horovod|nvshmem|\bMPI_"
+     r"nccl|rccl|msccl|oneccl|\bccl_|\bccl::|(deep_?ep|\bep|hybrid_ep|mori|pplx)::|^(gloo|mpi|ucc|xccl):|c10d::|record_param_comms|horovod|(nv|roc)shmem|\bMPI_"
      r"|cross_device_reduce|symm_mem::|^_c10d_functional::|all_?reduce|all_?gather|reduce_?scatter|alltoall"
      r"|(BatchedScaled|batched_)(D2D)?memcpy|scale_buffer|ScaleBuffer"
      # Expert parallelism, overlapped tensor parallelism and Ascend: DeepEP, mori, pplx, TensorRT-LLM,

@@ -94,6 +94,11 @@ def test_the_sweeps_we_ship_are_whole(root, name):
     assert runs
 
 
+def test_images_of_the_sweep_that_asks_what_copies_cost_are_loaded(root):
+    runs = configurations(expand(read_sweep(root / "configs" / "alexnet.yaml"))[0])
+    assert {run.loader for run in runs} == {"pytorch"}
+
+
 def test_the_references_sweep_has_its_factors(root):
     factors = {
         "nodes": {1, 2, 4, 8, 16, 32}, "gpus_per_node": {1, 2}, "workers": {1, 2, 4, 8}, "batch": {32, 64},

@@ -1,5 +1,7 @@
 """TAU's formats: all give the same tables, whichever release wrote them, and what is odd is a finding."""
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -108,6 +110,14 @@ def test_a_thread_that_is_there_twice_counts_once_and_is_named(copied, tmp_path)
     assert calls.to_dict() == {0: 5, 1: 5}
     assert frame(converted, "atomics").groupby("rank").size().to_dict() == {0: 1, 1: 1}
     assert data_of(converted.findings, "recorded_twice") == [{"what": "threads", "n": 1}]
+
+
+def test_definitions_without_ends_take_their_length(tmp_path):
+    text = '<event id="1"><name>' * 20_000
+    (tmp_path / "tau.xml").write_text(f"<profile_xml><definitions>{text}</definitions></profile_xml>")
+    begun = time.process_time()
+    read(tmp_path / "tau.xml")
+    assert time.process_time() - begun < 5
 
 
 def test_a_killed_processs_snapshots_are_read_as_far_as_they_go(tmp_path):

@@ -194,6 +194,15 @@ def test_traces_of_different_jobs_in_one_folder_are_jobs_of_their_own(tmp_path):
     assert sizes == [(2, 2), (4, 4)]
 
 
+def test_traces_that_say_no_rank_are_jobs_of_their_own_and_how_to_name_them_is_said(tmp_path, capsys):
+    (tmp_path / "traces").mkdir()
+    for name in ("a", "b"):
+        trace_of(Planted(ranks=1), 0, distributedInfo=None).write(tmp_path / "traces" / f"{name}.json")
+    _, out = converted(tmp_path, tmp_path / "traces")
+    assert len([*out.iterdir()]) == 2
+    assert "names such as rank0.json, rank1.json" in capsys.readouterr().err
+
+
 def test_recordings_a_day_apart_are_of_different_jobs(tmp_path):
     folder = tmp_path / "mixed"
     write_job(folder, Planted(ranks=2))

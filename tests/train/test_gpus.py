@@ -1,5 +1,6 @@
 """Ranks, GPUs and processes: who has which GPU, what a thread computes in, how a failed process ends."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -163,3 +164,11 @@ for error in (UserError("no memory"), RuntimeError("a bug")):
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert done.stdout.split() == ["2", "1"], done.stderr
     assert "scaleprof: error: no memory\n" in done.stderr and done.stderr.endswith("RuntimeError: a bug\n")
+
+
+def test_a_rank_that_is_done_ends_as_python_does_so_that_profilers_write(tmp_path):
+    program = tmp_path / "done.py"
+    program.write_text("from train.ending import run_and_leave; run_and_leave(lambda: 0)")
+    words = [sys.executable, "-m", "cProfile", "-o", str(tmp_path / "done.prof"), str(program)]
+    subprocess.run(words, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+    assert (tmp_path / "done.prof").is_file()
