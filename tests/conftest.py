@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytest.register_assert_rewrite("tests.analysis.report_page")
+pytest.register_assert_rewrite("tests.analysis.report_page", "tests.analysis.consistent")
 ROOT = Path(__file__).resolve().parents[1]
 # What may be absent even in CI: no machine of ours has them.
 MAY_BE_ABSENT = ("GPU", "TAU")
@@ -45,8 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(ROOT / ".pytest_cache" / "hypothesis"))
     from hypothesis import settings  # which reads that variable
 
-    # How long an example takes says what else the machine does.
-    settings.register_profile("untimed", deadline=None)
+    # How long an example takes says what else the machine does. 40 are as many as most tests had asked for.
+    settings.register_profile("untimed", deadline=None, max_examples=40)
     settings.load_profile("untimed")
     # Threads of PyTorch and BLAS that wait for one another spin, in each of several processes on few cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -5,7 +5,7 @@ from collections.abc import Generator, Sequence
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.frames.load import load
@@ -130,7 +130,6 @@ def recording(
     )
 
 
-@settings(deadline=None, max_examples=40)
 @given(stretches)
 def test_what_would_be_saved_is_what_the_program_takes_without_it(stretched):
     of_ranks = programs(stretched)

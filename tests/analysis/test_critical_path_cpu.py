@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.measures.critical_path import Group
@@ -109,7 +109,6 @@ def recorded(program: Program) -> Recorded:
     return recording(0, kind, start, end, (0, program.at), waits, 1, stream=thread, **unknown)
 
 
-@settings(deadline=None, max_examples=40)
 @given(stretches)
 def test_without_collectives_a_program_takes_what_it_takes_without_them_however_late_their_ends_are(of):
     program = run(of)

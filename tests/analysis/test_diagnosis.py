@@ -7,7 +7,7 @@ import pytest
 
 from analysis.diagnosis import diagnosis as diagnose
 from analysis.diagnosis import runs as diagnosis
-from analysis.diagnosis.evidence import PARTS, PLACES, WORDS, Evidence
+from analysis.diagnosis.evidence import PARTS, PLACES, Evidence
 from analysis.diagnosis.runs import ends_of, late_ranks, limit_of_transfer, of_loss, within
 from analysis.frames.load import load
 from analysis.frames.matching import WAITS
@@ -20,6 +20,7 @@ from jobs.store import WITHOUT_SUMMARY, summary_of
 from profiling.convert import main as convert
 from profiling.findings import Finding
 from tests.analysis.commands import run
+from tests.analysis.consistent import by_code, check
 from tests.analysis.scaled_rows import (
     BASE,
     LOST_PCT,
@@ -53,10 +54,6 @@ def in_stages(**lost_pct: float) -> dict:
     """Columns of a loss that stages alone tell."""
     known = dict.fromkeys(BY_STAGES, 0.0) | lost_pct
     return {f"loss_{name}_pct": pct for name, pct in known.items()} | {"loss_note": "no profiled run"}
-
-
-def by_code(found: list[Finding], code: str) -> list[Finding]:
-    return [one for one in found if one.code == code]
 
 
 def causes(found: list[Finding]) -> list[tuple[str, float]]:
@@ -280,19 +277,14 @@ def test_an_option_that_runs_show_to_be_faster_is_named():
 # --- of whatever results: what holds of all that is said ---------------------------------------------------
 
 SLOW = replace(JOB, slow=(3,))
+# More are in test_planted_causes.py.
 WORLDS = {
     "slow GPU": (replace(JOB, ranks=1), replace(SLOW, gpu=0.2)),
-    "slow host": (replace(JOB, ranks=1), replace(SLOW, host_ms=20.0)),
     "loader of one rank": (replace(JOB, ranks=1), replace(SLOW, load_ms=20.0)),
     "loader by turns": (replace(JOB, ranks=1), replace(JOB, by_turns_ms=20.0)),
     "bursts of the loader": (replace(JOB, ranks=1), replace(JOB, bursts_ms=40.0)),
     "loader at every size": (replace(JOB, all_load_ms=90.0, ranks=2), replace(JOB, all_load_ms=90.0)),
     "thin links": (replace(JOB, ranks=1), replace(JOB, nodes=2, network=Network(beta_gb_per_s=2.0))),
-    "links and copies": (
-        replace(JOB, ranks=1), replace(JOB, network=Network(beta_gb_per_s=4.0), copies_ms=20.0),
-    ),
-    "small batches": (replace(JOB, ranks=1, batch=256), replace(JOB, fixed=0.3)),
-    "nothing": (replace(JOB, ranks=1), JOB),
     "one size": (replace(JOB, all_load_ms=90.0),),
 }  # fmt: skip
 PROFILED, TIMED = {"none": 2, "torch": 1}, {"none": 3}
@@ -323,39 +315,6 @@ def test_what_is_said_of_a_sweep_is_consistent(world, repetitions, tmp_path):
     if cause := planted.get(world):
         of_cost = [one for one in found if one.data.get("kind")]
         assert of_cost[0].data["cause"] == cause
-
-
-def check(found: list[Finding]) -> None:
-    """What holds of the findings on any results."""
-    lines = "\n".join(map(str, found))
-    causes = [one for one in found if one.code in ("cause_of_loss", "cause_uncertain", "straggler_costs")]
-    for step in by_code(found, "step_takes") + by_code(found, "traced_step_takes"):
-        shares = step.data["parts_pct"]
-        assert sum(shares.values()) == pytest.approx(100, abs=0.1)
-        waits = {name: share for name, share in shares.items() if name in WORDS["avoidable"]}
-        costs = [one.data["cost_pct"] for one in causes]
-        # A step that waits for most of its time is never said to have no problem.
-        if step.code == "step_takes" and max(waits.values(), default=0.0) > max([20.0, *costs]):
-            assert by_code(found, "step_waits")
-    for loss in by_code(found, "loss"):
-        parts = loss.data["parts_pct"]
-        assert sum(parts.values()) == pytest.approx(loss.data["cost_pct"])
-        largest = max((name for name in parts if name != "unattributed"), key=lambda name: parts[name])
-        assert largest in [one.data["kind"] for one in causes]
-        # Each point has one cause: they add up to no more than is lost and what other parts shrank by.
-        kinds = [one.data["kind"] for one in causes]
-        shrank = -sum(min(0.0, pct) for pct in parts.values())
-        assert len(set(kinds)) == len(kinds)
-        assert sum(one.data["cost_pct"] for one in causes) <= loss.data["cost_pct"] + shrank + 1e-6
-    if by_code(found, "efficiency_uncertain"):
-        assert not by_code(found, "cause_of_loss")
-    if by_code(found, "tables_of_startup"):
-        assert not by_code(found, "scaling_efficiency") and "93" not in lines
-    if by_code(found, "profiles_missing"):
-        assert found[0].code == "profiles_missing"
-        assert [one.data["advice"] for one in by_code(found, "advice")] == [["record_all_ranks"]]
-    prices = [one.data["price"] for one in by_code(found, "gain_simulated")]
-    assert prices == sorted(prices, key=["free", "software", "hardware"].index)
 
 
 @pytest.mark.parametrize("part", [*PARTS])

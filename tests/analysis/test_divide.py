@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.frames.divide import (
@@ -39,7 +39,6 @@ edges = st.lists(st.integers(0, 200), min_size=2, max_size=6, unique=True).map(s
 of_any_kind = st.lists(st.tuples(st.integers(0, 7), st.integers(-50, 250), st.integers(0, 60)), max_size=20)
 
 
-@settings(deadline=None)
 @given(of_any_kind, edges)
 def test_parts_and_what_they_are_made_of_add_up_to_the_nanosecond(rows, edges):
     kinds = [[(start, start + length) for one, start, length in rows if one == kind] for kind in range(8)]
@@ -65,7 +64,6 @@ def ticks(*of: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     return line
 
 
-@settings(deadline=None)
 @given(some, some, some)
 def test_a_transfer_is_what_is_exposed_once_the_last_rank_has_come(compute, communication, transfers):
     exposed = Activities(compute, communication).exposed
@@ -168,7 +166,6 @@ rows_of_kernels = st.lists(
 ).map(lambda rows: [(launch, start, start + took) for launch, start, took in rows])
 
 
-@settings(deadline=None)
 @given(rows_of_kernels)
 def test_against_counting_tick_by_tick(rows):
     if not any(0 <= launch <= start for launch, start, _ in rows):

@@ -21,8 +21,12 @@ def sweep(tmp_path_factory):
     return path
 
 
-def test_hours_and_node_hours_follow_from_rates(sweep):
-    answer = plan(load(sweep), images=3.6e6, within=2.5)
+@pytest.fixture(scope="module")
+def answer(sweep):
+    return plan(load(sweep), images=3.6e6, within=2.5)
+
+
+def test_hours_and_node_hours_follow_from_rates(answer):
     rows = answer.rows[answer.rows["known_by"] == "measured"].set_index("world_size")
     rate = {ranks: 32e3 * ranks / step_ms(Job(ranks=ranks, network=SLOW)) for ranks in (1, 4, 8)}
     for ranks, nodes in ((1, 1), (4, 1), (8, 2)):
@@ -55,8 +59,8 @@ def test_epochs_multiply_images_and_other_words_are_refused(sweep, capsys):
         assert ended.value.code == 2
 
 
-def test_the_report_draws_the_plan_of_tokens_and_marks_the_choice(sweep):
-    rows = plan(load(sweep), images=3.6e6, within=2.5).rows.set_index("world_size")
+def test_the_report_draws_the_plan_of_tokens_and_marks_the_choice(sweep, answer):
+    rows = answer.rows.set_index("world_size")
     section = plan_section.section(Context(load(sweep), {"tokens": 3.6e6, "within": 2.5}))
     assert plan_section.section(Context(load(sweep))) is None
     for chart, name in zip(section.charts, ("hours", "node_hours"), strict=True):

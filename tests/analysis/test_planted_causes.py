@@ -15,13 +15,16 @@ from analysis.report.base import Context
 from benchmarks.planted_sweep import IMAGES, NO_NOISE, Job, Network, step_ms, strength, times_of, write_sweep
 from benchmarks.verdicts import JOB, ON_ONE, PLANTS, Plant, findings_of, named
 from profiling.findings import Finding
+from tests.analysis.consistent import check
 from tests.analysis.frames import scaled_rows, section_of
 
 FAST = {"repetitions": {"none": 3, "torch": 1}, "batches": 30}
 
 
 def said_of(plant: Plant, size_pct: float, directory) -> list[Finding]:
-    return findings_of(plant, size_pct, 1, directory, **FAST)
+    found = findings_of(plant, size_pct, 1, directory, **FAST)
+    check(found)
+    return found
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,6 @@ def test_buckets_that_change_nothing_are_no_change():
         changed(model, "bucket-mb=26")
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.integers(1, 10_000_000), min_size=1, max_size=30), st.floats(0.1, 100), st.integers(0, 1000)
 )
@@ -121,7 +120,7 @@ def test_a_step_is_what_one_computes_by_hand():
     assert alone.step_ns[0] == pytest.approx(100 * MS) and not alone.exposed_ns.any() and not alone.buckets
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(2, 512), st.floats(0, 1e6), st.floats(0, 100), st.sampled_from([1.0, 5.0, 25.0, 1000.0]))
 def test_no_step_is_shorter_than_its_parts(ranks, alpha_ns, ns_per_byte, bucket_mb):
     cost = ring(alpha_ns, ns_per_byte)

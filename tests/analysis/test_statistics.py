@@ -52,7 +52,7 @@ def test_at_most_half_is_warmup(series: np.ndarray) -> None:
     assert 0 <= estimates.warmup(series) <= len(series) // 2
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SERIES)
 def test_an_interval_lies_within_the_values_and_in_order(series: np.ndarray) -> None:
     estimate = estimates.median_in_run(series)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2
 
@@ -230,7 +230,6 @@ def test_what_cannot_be_drawn_or_written_is_one_line_and_leaves_nothing(sweep, t
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 20)), max_size=60))
-@settings(max_examples=60, deadline=None)
 def test_slices_of_a_lane_never_overlap(rows):
     rows = sorted(rows, key=lambda row: (row[0], row[1], -row[2]))
     track, start, length = np.array(rows, np.int64).reshape(-1, 3).T

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.measures.utilization import by_device, notable, of_device
@@ -49,7 +49,6 @@ def test_each_figure_of_kernels_that_are_known(rows, whole, expected):
     assert [found[name] for name in FIGURES] == pytest.approx(list(expected), nan_ok=True)
 
 
-@settings(deadline=None, max_examples=50)  # of a busy machine
 @given(
     st.lists(st.tuples(st.integers(0, 60), st.integers(1, 30), st.sampled_from([0.25, 0.5, 2.0])), min_size=1)
 )

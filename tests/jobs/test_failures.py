@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs import ROOT
@@ -42,7 +42,6 @@ def test_what_ends_the_same_again_is_not_tried_again():
     assert not {"wrong use", "wrong result", "out of memory", "time limit"} & set(RETRIES)
 
 
-@settings(max_examples=50)
 @given(st.text(max_size=300), st.integers(-15, 255).filter(bool))
 def test_any_log_gives_one_line(log, code):
     failure = explain(code, "rank 0 ended", log)

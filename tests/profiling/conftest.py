@@ -11,7 +11,7 @@ from tests.profiling.watching import Forks, variables
 @pytest.fixture(scope="session")
 def forks(tmp_path_factory) -> Iterator[Forks]:
     """For programs that PyTorch does not compile: optimizers import its compiler all the same."""
-    with Parent(["torch._dynamo", "jobs.by_hand", "profiling.tools"], variables()) as parent:
+    with Parent(["torch._dynamo", "pandas", "jobs.by_hand", "profiling.tools"], variables()) as parent:
         yield Forks(parent, tmp_path_factory.mktemp("forks"))
 
 

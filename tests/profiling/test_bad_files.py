@@ -92,7 +92,7 @@ def test_cut_at_every_eighth(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(at=st.floats(0, 1), put=st.binary(min_size=1, max_size=64))
 def test_random_bytes_anywhere(name, at, put, tmp_path_factory):
     tool, path = make(name, tmp_path_factory.mktemp("file"))
@@ -108,7 +108,7 @@ def test_random_bytes_anywhere(name, at, put, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(value=st.sampled_from(ABSURD), which=st.integers(0, 200))
 def test_absurd_numbers(name, value, which, tmp_path_factory):
     tool, path = make(name, tmp_path_factory.mktemp("file"))
@@ -171,7 +171,7 @@ def test_a_database_in_write_ahead_mode_is_read_without_writing(name, tmp_path):
 
 read_kineto = tool("torch").read
 
-FUZZ = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def sample() -> Trace:

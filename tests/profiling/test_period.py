@@ -27,7 +27,6 @@ def times_of(names, step=10):
     return np.array(names), start, start + step - 2
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6), layers=st.integers(1, 12), forward=st.integers(3, 12),
     backward=st.integers(4, 20), batches=st.integers(4, 12), head=st.integers(0, 30),
@@ -47,7 +46,7 @@ def test_a_planted_period_is_found_whatever_its_layers(seed, layers, forward, ba
     assert len(found.edges_ns) - 1 >= batches
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), layers=st.integers(8, 40))
 def test_the_layers_of_one_step_are_no_batches(seed, layers):
     generator = np.random.default_rng(seed)
@@ -55,7 +54,7 @@ def test_the_layers_of_one_step_are_no_batches(seed, layers):
     assert find_period(names, start, end, [UPDATE]) is None
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6))
 def test_what_does_not_recur_is_refused(seed):
     generator = np.random.default_rng(seed)

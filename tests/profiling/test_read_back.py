@@ -31,7 +31,7 @@ launches = st.lists(
 
 
 @pytest.mark.parametrize("form", LAUNCHES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(made=launches)
 def test_every_launch_is_read_back(form, made, tmp_path_factory):
     tool, write, timed = LAUNCHES[form]
@@ -65,7 +65,7 @@ def test_one_kernel_has_one_name_in_the_file_of_every_tool(form, tmp_path):
 
 
 @pytest.mark.parametrize("form", SUMMARIES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(made=launches)
 def test_a_summarys_row_is_read_back_under_that_name(form, made, tmp_path_factory):
     tool, write = SUMMARIES[form]
@@ -90,7 +90,7 @@ functions = st.dictionaries(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(made=functions, delimiter=st.sampled_from([",", "\t", ";", "|"]))
 def test_vtunes_functions_are_read_back(made, delimiter, tmp_path_factory):
     text = io.StringIO()
@@ -113,7 +113,7 @@ reductions = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(made=reductions, lines=st.booleans())
 def test_horovods_reductions_are_read_back(made, lines, tmp_path_factory):
     events = []

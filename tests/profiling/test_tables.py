@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
@@ -22,7 +22,6 @@ KINDS = {np.int8: "images", np.int64: "start_ns", np.uint16: "rank", np.float64:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None)  # pa.array imports pandas, once
 @given(data=st.data())
 def test_numbers_become_what_arrow_makes_of_them(kind, data):
     values = data.draw(stn.arrays(kind, st.integers(0, 9)))

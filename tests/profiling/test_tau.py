@@ -39,7 +39,7 @@ threads_of = st.dictionaries(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(made=threads_of)
 def test_whatever_is_written_in_any_format_is_read_back_alike(made, tmp_path_factory):
     threads = [Thread(rank, thread, *rows) for (rank, thread), rows in made.items()]

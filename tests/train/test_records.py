@@ -1,7 +1,7 @@
 """TFRecord files, their Examples and indexes: what is written is read, and damage is never taken for data."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from profiling.errors import UserError
@@ -35,7 +35,6 @@ def test_a_record_begins_as_tensorflow_writes_it(record_file):
     assert written == bytes.fromhex("0300000000000000b099490e6f6e6501405508")
 
 
-@settings(max_examples=40, deadline=None)
 @given(contents=st.lists(st.binary(max_size=600), max_size=6))
 def test_what_is_written_is_read(tmp_path_factory, contents):
     path = tmp_path_factory.mktemp("records") / "x"
@@ -62,7 +61,6 @@ def test_a_file_cut_short_anywhere_is_refused_unless_cut_between_records(record_
             read_record(record_file, *cut)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_damage_anywhere_is_noticed_and_no_wrong_record_is_read(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "damaged"
@@ -103,7 +101,6 @@ NAMES = st.text(min_size=1, max_size=30)
 VALUES = st.binary(max_size=300) | st.integers(-(2**63), 2**63 - 1)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.dictionaries(NAMES, VALUES, max_size=5))
 def test_an_example_comes_back(features):
     assert decode_example(encode_example(features)) == features
@@ -120,7 +117,6 @@ def test_an_example_of_another_writer_is_read():
     assert decode_example(b"\x0a" + bytes([len(entries)]) + entries + unknown) == {"k": 7}
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_a_damaged_example_is_refused_or_read_but_never_crashes(data):
     whole = encode_example({"image/encoded": b"\xff\xd8" * 20, "image/class/label": 300})
