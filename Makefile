@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 RESULTS := results/quick
 REPORT := $(RESULTS)/report.html
 
-.PHONY: setup $(VENV) demo test test-wide gpu-fake test-gpu-fake check docs format horovod clean help
+.PHONY: setup $(VENV) demo test test-wide test-wide-apart test-wide-cluster gpu-fake test-gpu-fake check docs format horovod clean help
 .DEFAULT_GOAL := demo
 
 help:
@@ -61,9 +61,15 @@ endif
 
 # What takes long, and is done with less in `make test`. 64 ranks on 32 virtual nodes take 18 GB of memory and 3 minutes
 # on two cores, nearly all of them PyTorch's import; 1,024 ranks that train nothing start twice on 64 nodes. These have
-# the machine for themselves.
-test-wide: $(VENV)/.test-ready
+# the machine for themselves; CI does the others beside `make test`, which does not use two processors all the time.
+test-wide:
+	$(MAKE) test-wide-apart
+	$(MAKE) test-wide-cluster
+
+test-wide-apart: $(VENV)/.test-ready
 	$(BIN)/python -m pytest -m wide --ignore=tests/cluster -n 3 --durations=0 --durations-min=5
+
+test-wide-cluster: $(VENV)/.test-ready
 	$(BIN)/python -m pytest -m wide tests/cluster --durations=0 --durations-min=5
 
 # The host side of GPU runs can be tested without a GPU, on stand-ins for NVIDIA's libraries below the oldest supported

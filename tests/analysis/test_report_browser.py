@@ -275,17 +275,11 @@ def test_a_chart_has_other_colours_on_a_dark_screen_and_those_of_paper_in_print(
     closed.page.emulate_media(color_scheme="light")
 
 
-@pytest.fixture(scope="module", params=["light", pytest.param("dark", marks=pytest.mark.wide)])
-def coloured(request, browser, report, seen):
-    """A page in each of the two schemes, to look at; that of other tests is light."""
-    opened = seen if request.param == "light" else Watched(browser, report, color_scheme=request.param)
-    yield request.param, opened.page
-    if opened is not seen:
-        opened.page.close()
-
-
-def test_axe_finds_nothing_that_keeps_anyone_out(coloured):
-    assert violations(coloured[1]) == []
+@pytest.mark.parametrize("scheme", ["dark", "light"])  # that of other tests is light
+def test_axe_finds_nothing_that_keeps_anyone_out(seen, scheme):
+    seen.page.emulate_media(color_scheme=scheme)
+    seen.settled()
+    assert violations(seen.page) == []
 
 
 def test_a_chart_is_saved_as_vectors(closed):

@@ -23,8 +23,12 @@ def folders(tmp_path_factory):
     return root / "before", root / "after"
 
 
-def test_the_page_has_the_verdict_the_rows_and_a_bar_for_each_configuration(folders):
-    page = build(*map(load, folders))
+@pytest.fixture(scope="module")
+def page(folders):
+    return build(*map(load, folders))
+
+
+def test_the_page_has_the_verdict_the_rows_and_a_bar_for_each_configuration(page):
     change, scaling, findings = page.sections
     assert (change.id, scaling.id, findings.id) == ("change", "changed-scaling", "findings")
     (bars,) = change.charts
@@ -49,9 +53,9 @@ def test_results_of_one_name_are_told_apart_by_their_paths(tmp_path):
     assert a.endswith("a/x") and b.endswith("b/x")
 
 
-def test_the_page_in_a_browser(browser, folders, tmp_path):
+def test_the_page_in_a_browser(browser, page, tmp_path):
     file = tmp_path / "r.html"
-    file.write_text(render(build(*map(load, folders))))
+    file.write_text(render(page))
     watched = Watched(browser, file)
     watched.see_all()
     assert watched.messages == [] and violations(watched.page) == []

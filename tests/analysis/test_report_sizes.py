@@ -2,6 +2,8 @@
 
 import itertools
 import math
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,6 @@ from tests.analysis.synthetic import Truth, run_of, write_sweep
 
 pytestmark = pytest.mark.long
 
-WIDTHS = (360, 768, 1400)
 SIZES = (1, 2, 18)  # runs
 # To make the results of 320 runs takes as long as many a file of tests: `make test-wide` does.
 LARGE = pytest.param(320, marks=pytest.mark.wide)
@@ -59,21 +60,32 @@ def _truth(levels) -> Truth:
     return Truth(step_ms={ranks: 100 * factor * (1 + 0.05 * (ranks - 1)) for ranks in (1, 2, 4)})
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Callable[[int], Path]:
+    """The report of so many runs, made once, in whichever order tests ask."""
+
+    @cache
+    def report_of(runs: int) -> Path:
+        folder = tmp_path_factory.mktemp("runs") / str(runs)
+        plant(folder, runs)
+        study = load(folder)
+        assert len(study.sources) == runs
+        file = folder / "report.html"
+        file.write_text(render(build(study)), encoding="utf-8")
+        return file
+
+    return report_of
+
+
 @pytest.fixture(scope="module", params=[*SIZES, LARGE])
-def report(request, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / str(request.param)
-    plant(folder, request.param)
-    study = load(folder)
-    assert len(study.sources) == request.param
-    file = folder / "report.html"
-    file.write_text(render(build(study)), encoding="utf-8")
-    return file
+def report(request, made) -> Path:
+    return made(request.param)
 
 
 @pytest.fixture(scope="module")
 def opened(browser, report):
     """One page of each size for all tests, with all its sections open; a test leaves it as it was."""
-    watched = Watched(browser, report, viewport={"width": WIDTHS[-1], "height": 900})
+    watched = Watched(browser, report, viewport={"width": 1400, "height": 900})
     yield watched
     watched.page.close()
 
@@ -86,21 +98,21 @@ MISFITS = """[...document.querySelectorAll('.chart')].filter((chart) => drawnIn.
 
 DRAWN = "[...document.querySelectorAll('.chart')].filter((chart) => drawnIn.get(chart) === view).length"
 
-# Each number of runs at one width, and each width; the other pairs are left to `make test-wide`.
-OFTEN = {(1, 360), (2, 768), (18, 360), (18, 1400)}
+# Each number of runs at one width, and each width; the most runs at all of them.
 FITS = [
-    pytest.param(*pair, marks=() if pair in OFTEN else pytest.mark.wide)
-    for pair in itertools.product((*SIZES, 320), WIDTHS)
+    *((1, (360,)), (2, (768,)), (18, (1400, 360))),
+    pytest.param(320, (1400, 768, 360), marks=pytest.mark.wide),
 ]
 
 
-@pytest.mark.parametrize(("report", "width"), FITS, indirect=["report"], scope="module")
-def test_the_page_fits_any_width(opened, width, request):
-    assert_fits(opened, width)
+@pytest.mark.parametrize(("report", "widths"), FITS, indirect=["report"], scope="module")
+def test_the_page_fits_any_width(opened, widths, request):
     many = request.node.callspec.params["report"] == 320
-    assert any(legend for _, _, legend in opened.page.evaluate(LEGENDS)) or not many
-    assert opened.page.evaluate(DRAWN) == opened.page.locator(".chart").count()
-    assert opened.page.evaluate(MISFITS) == []
+    for width in widths:
+        assert_fits(opened, width)
+        assert any(legend for _, _, legend in opened.page.evaluate(LEGENDS)) or not many
+        assert opened.page.evaluate(DRAWN) == opened.page.locator(".chart").count()
+        assert opened.page.evaluate(MISFITS) == []
     assert opened.messages == []
 
 
