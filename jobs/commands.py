@@ -24,7 +24,7 @@ from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 # A group's question, and the modules that answer it. A command's name is the last word of its module's.
 GROUPS = {
     "What can this machine do?": (
-        "jobs.doctor", "jobs.site", "train.calibrate",
+        "jobs.doctor", "jobs.site", "jobs.check", "train.calibrate",
     ),
     "What should be measured?": (
         "jobs.sweep", "train", "train.data", "profiling.watch", "profiling.convert",

@@ -42,8 +42,8 @@ from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.whole_file import read_record, whole_file, write_record
 
-MANIFEST, RANK_REPORT, SWEEP, CALIBRATION, LOG, OWNER = (
-    "manifest.json", "rank.json", "sweep.json", "calibration.json", "log.txt", "owner.json",
+MANIFEST, RANK_REPORT, SWEEP, CALIBRATION, LOG, OWNER, CHECK = (
+    "manifest.json", "rank.json", "sweep.json", "calibration.json", "log.txt", "owner.json", "check.json",
 )  # fmt: skip
 STACKS = "stacks.txt"  # of a rank that hangs: in its own directory
 
@@ -132,6 +132,34 @@ class Calibration(_Record):
         kept = [each for each in earlier.allreduces if each.exchange not in newer]
         allreduces = [*kept, *self.allreduces]
         return (self if self.gemm_flops_per_s else earlier).model_copy(update={"allreduces": allreduces})
+
+
+class CheckedRank(_Record):
+    """What a rank can do while all others do the same, in each round."""
+
+    node: str
+    gemm_flops_per_s: list[float]
+    copy_bytes_per_s: list[float]  # bytes read plus bytes written
+    steps_per_s: list[float]  # of training, without an exchange
+
+
+class Link(_Record):
+    """An allreduce of all ranks of such nodes, in each round."""
+
+    nodes: list[str]
+    size: int  # bytes
+    bus_bytes_per_s: list[float]
+
+
+class Check(_Record):
+    """What the nodes of an allocation can do, each alone, in pairs and together (``jobs.check``)."""
+
+    ranks: list[CheckedRank]
+    pairs: list[Link] = []
+    together: list[Link] = []
+    device: str
+    precision: str
+    seconds: float
 
 
 class Facts(_Record):

@@ -6,8 +6,8 @@
 #   slurm/virtual_cluster.sh on NODE CMD...    run CMD on a node, past Slurm
 #   slurm/virtual_cluster.sh kill-node NODE    cut its power: slurmd and all that runs on it die at once
 #   slurm/virtual_cluster.sh boot-node NODE    bring it back
-#   slurm/virtual_cluster.sh shape RATE|off    limit every node's link, both ways, e.g. 100mbit
-#   slurm/virtual_cluster.sh cpu CORES|off     limit every node's processor, e.g. 0.4 of a core
+#   slurm/virtual_cluster.sh shape RATE|off [NODE]    limit a node's link, both ways, e.g. 100mbit [every node]
+#   slurm/virtual_cluster.sh cpu CORES|off [NODE]     limit a node's processor, e.g. 0.4 of a core [every node]
 #   slurm/virtual_cluster.sh status            the daemons' view; exit code 0: every node is up
 #   slurm/virtual_cluster.sh stop              end it, and everything in it
 #
@@ -206,10 +206,11 @@ shape_node() { # NODE RATE|off
     fi
 }
 
-shape() { # RATE|off
+shape() { # RATE|off [NODE, until it boots]
     local name
     # Without a unit tc takes it for bits per second.
     [[ $1 == off || $1 =~ ^[0-9.]+[kmg]?bit$ ]] || die "a rate with its unit, e.g. 100mbit, or off; not $1"
+    [[ -z ${2:-} ]] || { check_node "$2"; shape_node "$2" "$1"; return; }
     for name in $(nodes); do ! alive "$name" || shape_node "$name" "$1"; done
     if [[ $1 == off ]]; then rm -f "$HOME_DIR/rate"; else echo "$1" >"$HOME_DIR/rate"; fi
 }
@@ -244,8 +245,9 @@ limit_cpu() { # NODE CORES|off
     done
 }
 
-cpu() { # CORES|off
+cpu() { # CORES|off [NODE, until it boots]
     local name
+    [[ -z ${2:-} ]] || { check_node "$2"; limit_cpu "$2" "$1"; return; }
     for name in $(nodes); do ! alive "$name" || limit_cpu "$name" "$1"; done
     if [[ $1 == off ]]; then rm -f "$HOME_DIR/cores"; else echo "$1" >"$HOME_DIR/cores"; fi
 }
@@ -296,8 +298,8 @@ exec) inside head "$@" ;;
 on) inside "$@" ;;
 kill-node) check_node "$@"; power_off "$1" ;;
 boot-node) check_node "$@"; boot_node "$1" ;;
-shape) shape "${1:?RATE or off}" ;;
-cpu) cpu "${1:?CORES or off}" ;;
+shape) shape "${1:?RATE or off}" "${2:-}" ;;
+cpu) cpu "${1:?CORES or off}" "${2:-}" ;;
 _machine | _watch) "$command" "$@" ;;
 -h | --help) help ;;
 *) help >&2; exit 2 ;;

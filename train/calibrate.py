@@ -57,36 +57,45 @@ def gemm_rate(device: torch.device, precision: str, seconds: float) -> float:
     # Random, not zeros: some devices are faster on zeros than on any real data.
     left, right = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
     out = torch.empty(size, size, device=device, dtype=kind)
-    return rate(2 * size**3, lambda: torch.mm(left, right, out=out), _synchronizer(device), seconds)
+    return rate(2 * size**3, lambda: torch.mm(left, right, out=out), synchronizer(device), seconds)
 
 
 def copy_rate(device: torch.device, seconds: float) -> float:
     """Bytes/s read plus written by a copy within the device's memory."""
     source = torch.randn(COPY_BYTES[device.type] // 4, device=device)
     target = torch.empty_like(source)
-    return rate(2 * source.nbytes, lambda: target.copy_(source), _synchronizer(device), seconds)
+    return rate(2 * source.nbytes, lambda: target.copy_(source), synchronizer(device), seconds)
 
 
-def allreduce_rate(device: torch.device, world: World, seconds: float) -> float:
-    """Bus bytes/s of an allreduce, as nccl-tests defines it: bytes / time x 2(P-1)/P. On every rank alike."""
-    tensor = torch.randn(ALLREDUCE_BYTES // 4, device=device)
-    synchronize = _synchronizer(device)
+def allreduce_rate(
+    device: torch.device, seconds: float, size: int = ALLREDUCE_BYTES,
+    group: "torch.distributed.ProcessGroup | None" = None,
+) -> float:  # fmt: skip
+    """Bus bytes/s of an allreduce, as nccl-tests defines it: bytes / time x 2(P-1)/P. On every rank alike.
+
+    Args:
+        size: bytes.
+        group: the ranks that make it; None: all.
+    """
+    tensor = torch.randn(size // 4, device=device)
+    synchronize = synchronizer(device)
 
     def timed() -> float:
         start = time.perf_counter()
-        torch.distributed.all_reduce(tensor)
+        torch.distributed.all_reduce(tensor, group=group)
         synchronize()
         return time.perf_counter() - start
 
-    # Every rank must do the same number: the first, untimed one tells rank 0 how many fit.
+    # Every rank must do the same number: the first, untimed one tells the first how many fit.
     tensor.zero_()
     count = torch.tensor([max(2, min(50, round(seconds / max(timed(), 1e-6))))]).to(device)
-    torch.distributed.broadcast(count, 0)
+    torch.distributed.broadcast(count, group=group, group_src=0)
     best = min(timed() for _ in range(int(count.item())))
-    return tensor.nbytes / best * 2 * (world.size - 1) / world.size
+    ranks = torch.distributed.get_world_size(group)
+    return tensor.nbytes / best * 2 * (ranks - 1) / ranks
 
 
-def _synchronizer(device: torch.device) -> Callable[[], None]:
+def synchronizer(device: torch.device) -> Callable[[], None]:
     return torch.cuda.synchronize if device.type == "cuda" else lambda: None
 
 
@@ -109,11 +118,11 @@ def calibrate(
     for count in counts:
         backend.barrier()
         if world.local_rank < count:
-            gemm[count], copy[count], waited = _peaks(device, precision, threads, count, share)
+            gemm[count], copy[count], waited = rank_peaks(device, precision, threads, count, share)
             waiting = max(waiting, waited)
     if world.size > 1:
         backend.barrier()
-        bus = allreduce_rate(device, world, share)
+        bus = allreduce_rate(device, share)
         size = {"nodes": world.nodes, "ranks_per_node": world.local_size}
         allreduces.append(Allreduce(**size, network=network, bus_bytes_per_s=bus))
     if world.rank:
@@ -130,7 +139,7 @@ def calibrate(
     )
 
 
-def _peaks(
+def rank_peaks(
     device: torch.device, precision: str, threads: int, count: int, seconds: float
 ) -> tuple[float, float, float]:
     """FLOP/s and bytes/s of one of ``count`` ranks, and for which share of the time it waited for a core."""

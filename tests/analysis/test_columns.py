@@ -14,6 +14,7 @@ from jobs.run import Run
 from profiling import convert, tables
 from tests.analysis.commands import Ran, run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep, write_tau
+from tests.analysis.test_check import write_check
 from tests.analysis.test_hotspots import plant
 from tests.analysis.test_studies import capacity, gemm, layers, order
 from tests.analysis.test_tau_batches import merged
@@ -83,6 +84,7 @@ ANSWERS = (
     ("hotspots", "COUNTED"),
     *(("studies", name) for name in STUDIES),
     ("tau_batches",),
+    ("check",),
 )
 
 
@@ -155,6 +157,7 @@ def ask(sweep: Path, others: dict[str, Path], tmp_path_factory: pytest.TempPathF
         first = {
             "tau_batches": lambda: merged(made / "run.xml", 30.0, batches=41),
             "studies": lambda: STUDIES[arguments[0]](made / arguments.pop(0)),
+            "check": lambda: write_check(made, 4, {}, {}),
             "kernels": lambda: next(sweep.glob("run_*_1_2_eth_torch*")) if "B" in arguments else sweep,
         }.get(command, lambda: sweep)()
         other = next(sweep.glob("run_*_1_1_eth_torch*")) if command == "kernels" else sweep

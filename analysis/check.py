@@ -1,0 +1,26 @@
+"""Print which nodes are slow, by the result of jobs.check.
+
+    python -m jobs.check                     measures and prints this
+    python -m analysis.check results/check   prints it again
+
+One row per node, the slow ones first. A node is slow if a figure of it is at least 5 % below the median and
+so far below that, if all nodes were alike, one would be named in 5 % of checks (docs/methods.md).
+"""
+
+import argparse
+from typing import Any
+
+from analysis.frames.measure import Command
+from profiling.errors import run_command
+
+
+def _load(given: argparse.Namespace) -> Any:
+    from analysis.measures.check import load  # imports pandas: not for the help
+
+    return load(given.path)
+
+
+main = Command("check", __doc__, load=_load)
+
+if __name__ == "__main__":
+    run_command(main)
