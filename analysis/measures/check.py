@@ -19,7 +19,6 @@ import pandas as pd
 from analysis.display.metrics import NODE, Metric, filled, records
 from analysis.display.output import Answer, Part
 from analysis.frames.measure import measure
-from analysis.measures.communication import bus_factor
 from analysis.statistics.estimates import SEED
 from analysis.statistics.two_samples import SIGNIFICANCE
 from jobs import store
@@ -131,12 +130,12 @@ def _rounds(found: Check, ranks_of: Mapping[str, Sequence[CheckedRank]]) -> dict
 
 def _together(found: Check) -> list[dict[str, float]]:
     """Rows of :data:`_TOGETHER`."""
-    rows = []
+    rows, ranks = [], len(found.ranks)
     for link in found.together:
         bus = float(np.median(link.bus_bytes_per_s))
         pairs = [float(np.median(pair.bus_bytes_per_s)) for pair in found.pairs if pair.size == link.size]
         row = {"size": link.size, "all_gb_per_s": bus / 1e9}
-        row["all_ms"] = 1e3 * link.size * bus_factor("allreduce", len(found.ranks)) / bus
+        row["all_ms"] = 1e3 * link.size * 2 * (ranks - 1) / ranks / bus
         if pairs:
             row |= {"pairs_gb_per_s": float(np.median(pairs)) / 1e9, "least_gb_per_s": min(pairs) / 1e9}
         rows.append(row)

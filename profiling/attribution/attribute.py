@@ -14,7 +14,6 @@ import pyarrow as pa
 from profiling.attribution.batch_rows import BatchRows
 from profiling.attribution.batch_times import PERIOD, WHOLE, BatchTimes
 from profiling.attribution.checks import Tally
-from profiling.attribution.coding import CLASS, COMMUNICATION, coded, or_null, short_names
 from profiling.attribution.context import (
     LAYER_PREFIX,
     LOADING,
@@ -25,7 +24,20 @@ from profiling.attribution.context import (
     layer_name,
     stage_of,
 )
-from profiling.attribution.events import LAUNCH_FACTS, LAYER, RANGE, Events, Trace, name_flags, pick
+from profiling.attribution.events import (
+    CLASS,
+    COMMUNICATION,
+    LAUNCH_FACTS,
+    LAYER,
+    RANGE,
+    Events,
+    Trace,
+    coded,
+    name_flags,
+    or_null,
+    pick,
+    short_names,
+)
 from profiling.attribution.kernel_rows import KernelRows, device_rows, host_rows, synchronizations_table
 from profiling.attribution.messages import between_two
 from profiling.attribution.windows import Windows

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from profiling.attribution.batch_times import NAMED, PERIOD, SLOW, WHOLE, BatchTimes, slow_head
-from profiling.attribution.coding import COMMUNICATION, MEMCPY, MEMSET
 from profiling.attribution.context import BPROP, FPROP, LOADING, UPDATING
+from profiling.attribution.events import COMMUNICATION, MEMCPY, MEMSET
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.tables import as_table

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiling.attribution.batch_times import BatchTimes
-from profiling.attribution.coding import distinct
 from profiling.attribution.events import (
     LAYER,
     OPERATOR,
@@ -15,6 +14,7 @@ from profiling.attribution.events import (
     Columns,
     Events,
     contained,
+    distinct,
     find_ranges,
     name_flags,
     pick,

@@ -11,19 +11,25 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from profiling.attribution.coding import (
+from profiling.attribution.context import Context, backward_of, is_call_of_collective, works
+from profiling.attribution.events import (
     CLASS,
     COMMUNICATION,
     MEMCPY,
     MEMSET,
+    OPERATOR,
+    Columns,
+    Events,
+    Interner,
+    Trace,
     array_of,
     classes_of,
     coded,
     distinct,
+    name_flags,
     or_null,
+    pick,
 )
-from profiling.attribution.context import Context, backward_of, is_call_of_collective, works
-from profiling.attribution.events import OPERATOR, Columns, Events, Interner, Trace, name_flags, pick
 from profiling.attribution.messages import ONE_OF_SEVERAL, UNKNOWN, Message, complete, kind_of
 from profiling.cost.classify import is_helper
 from profiling.cost.operators import Inputs, Mask, is_primitive, operator_cost

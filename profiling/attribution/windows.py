@@ -19,8 +19,22 @@ import numpy as np
 
 from profiling.attribution.batch_times import Period, find_batches, find_period, tells_batch
 from profiling.attribution.checks import MARKED_ONCE
-from profiling.attribution.coding import CLASS, COMMUNICATION, MEMCPY, MEMSET, classes_of, distinct
-from profiling.attribution.events import OPERATOR, RANGE, Columns, Events, Split, Trace, joined, name_flags
+from profiling.attribution.events import (
+    CLASS,
+    COMMUNICATION,
+    MEMCPY,
+    MEMSET,
+    OPERATOR,
+    RANGE,
+    Columns,
+    Events,
+    Split,
+    Trace,
+    classes_of,
+    distinct,
+    joined,
+    name_flags,
+)
 from profiling.findings import Finding
 
 ROWS = 1 << 18  # of its largest table that a window should hold

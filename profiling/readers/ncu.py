@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from profiling.attribution.context import stage_in
 from profiling.attribution.events import OPERATOR
-from profiling.attribution.nvtx import parse_text
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.readers import printed
 from profiling.readers.files import UNKNOWN, Origin, rank_in, read_head
+from profiling.readers.gpu_records import parse_text
 from profiling.schemas import DIRECTIONS
 from profiling.traced_job import TraceFacts
 

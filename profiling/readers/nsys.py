@@ -13,15 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from profiling.attribution.attribute import attribute_in_windows
-from profiling.attribution.coding import distinct
-from profiling.attribution.events import Builder, Trace
-from profiling.attribution.nvtx import name_operators
+from profiling.attribution.events import Builder, Trace, distinct
 from profiling.cost.classify import full_name
 from profiling.cost.operators import Inputs
 from profiling.findings import Finding
 from profiling.readers import gpu_records as gpu
 from profiling.readers import printed
 from profiling.readers.files import NSYS_REPORT, UNKNOWN, Origin, rank_in, read_head
+from profiling.readers.gpu_records import name_operators
 from profiling.readers.sqlite import MAGIC, Columns, Database, open_database
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tables import as_table

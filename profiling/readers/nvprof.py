@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from profiling.attribution.attribute import attribute_in_windows
 from profiling.attribution.events import Builder, Trace
-from profiling.attribution.nvtx import name_operators
 from profiling.cost.classify import full_name
 from profiling.cost.operators import Inputs
 from profiling.errors import UserError
@@ -25,6 +24,7 @@ from profiling.findings import Finding
 from profiling.readers import gpu_records as gpu
 from profiling.readers import printed
 from profiling.readers.files import UNKNOWN, Origin, rank_in, read_head, read_lines
+from profiling.readers.gpu_records import name_operators
 from profiling.readers.sqlite import MAGIC, Database, open_database
 from profiling.traced_job import TraceFacts
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from profiling import database
-from profiling.attribution.coding import coded
+from profiling.attribution.events import coded
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError
 from profiling.findings import Finding

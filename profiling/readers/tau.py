@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profiling.attribution.checks import MARKED_ONCE, missing_marks
-from profiling.attribution.coding import array_of, text_array
+from profiling.attribution.events import array_of, text_array
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.markers import STAGE_EVENT, stage_of_event
