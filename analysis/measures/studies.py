@@ -235,13 +235,15 @@ def _capacity(result: Result) -> Answer:
     step = ["step_ms", "step_low_ms", "step_high_ms", "step_on_devices"]
     for layers, sides in chosen.groupby("layers"):  # of what does not fit on one device, that on two
         alone.loc[alone["layers"] == layers, step] = sides[step].iloc[0].to_numpy()
-    verdict = Finding("study_limit_not_found", data={"why": "none fits" if len(lacking) else "all fit"})
+    verdict = Finding(
+        "uncertain", data={"figure": "memory limit", "why": "none fits" if len(lacking) else "all fit"}
+    )
     if len(fit) and len(lacking):
         largest, smallest = alone.loc[fit[-1]], alone.loc[lacking[0]]
         verdict = Finding("study_limit", data={"fits": largest["layers"], "fails": smallest["layers"]})
         if fit[-1] > lacking[0]:
             why = f"{smallest['layers']} fails, {largest['layers']} fits: {smallest['reason']}"
-            verdict = Finding("study_limit_not_found", data={"why": why})
+            verdict = Finding("uncertain", data={"figure": "memory limit", "why": why})
     sizes, settings = ("base_bytes", "peak_memory_bytes", "free_bytes"), result.manifest.settings
     shape = ", ".join(str(settings.get(name)) for name in ("batch", "image_size", "image_size"))
     shown = columns(_CAPACITY, "layers", "fits", "boundary", "step_ms", "step_on_devices", *sizes, "reason")

@@ -203,13 +203,13 @@ def test_a_boundary_that_was_not_found_is_said(tmp_path):
     result = capacity(tmp_path / "one")
     durations, quantities = (table.query("case == '1+1'") for table in (result.durations, result.quantities))
     one = replace(result, durations=durations, quantities=quantities)
-    assert studies.studies(one).verdict[0].code == "study_limit_not_found"
+    assert studies.studies(one).verdict[0].code == "uncertain"
 
 
 def test_a_smaller_network_that_failed_is_no_boundary(tmp_path):
     made = studies.studies(capacity(tmp_path / "one", fits=(False, True, False)))
     (failed,) = made.verdict
-    assert failed.code == "study_limit_not_found" and failed.data["why"].startswith("1+1 fails, 1+2 fits")
+    assert failed.code == "uncertain" and failed.data["why"].startswith("1+1 fails, 1+2 fits")
 
 
 def test_the_charts_of_a_study_show_its_figures(tmp_path):
