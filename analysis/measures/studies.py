@@ -321,12 +321,17 @@ def _costs(result: Result) -> Answer:
         Part("Their rooflines", by_stage, shown, caption),
     ]
     share = by_stage["roof_pct"].fillna(by_stage["roof_of_measured_pct"]).astype(float)
-    above, verdict = by_stage[share > peaks.ABOVE_PCT], []
-    if len(above):
-        data = {"what": tuple(above["layer"] + " " + above["stage"]), "n": len(above), "of": len(by_stage)}
-        data |= {"peak": set(above["bound"] + " roof's"), "most_pct": share.max()}
-        verdict = [Finding("above_peak", data=data)]
+    verdict = _above_peak(share, by_stage["layer"] + " " + by_stage["stage"], by_stage["bound"] + " roof's")
     return Answer(rows, _LAYERS, parts, verdict=verdict)
+
+
+def _above_peak(share_pct: pd.Series, names: pd.Series, roofs: pd.Series) -> list[Finding]:
+    """What reaches more than there is of its roof: the peak is too low, or the work was not done."""
+    above = share_pct > peaks.ABOVE_PCT
+    if not above.any():
+        return []
+    data = {"what": tuple(names[above]), "n": above.sum(), "of": len(above), "peak": set(roofs[above])}
+    return [Finding("above_peak", data=data | {"most_pct": share_pct.max()})]
 
 
 def _bounds(devices: pd.Series, measured: pd.DataFrame, own: Path | None) -> pd.DataFrame:
@@ -417,7 +422,8 @@ def _products(result: Result) -> Answer:
     compared = rows[rows["way"] == "merged"]
     names = "hidden " + compared["hidden"].map("{:.0f}".format) + ", " + compared["device"]
     part = _timed_part(f"Matrix products on {_devices(rows)}", rows, _GEMM, result)
-    return Answer(rows, _GEMM, [part], verdict=_compared(compared, "speedup", names))
+    above = _above_peak(rows["peak_pct"], rows["case"], rows["device"] + "'s measured")
+    return Answer(rows, _GEMM, [part], verdict=_compared(compared, "speedup", names) + above)
 
 
 class Kind(NamedTuple):

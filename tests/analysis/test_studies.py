@@ -133,9 +133,13 @@ def test_too_few_products_to_be_sure_are_not_alike(tmp_path):
         figures = {"hidden": 512, "batch": 64, "gates": 4, "products": 4, "flops": 4e9}
         for name, value in {**figures, "steps": 1, "same_output": 1, "largest_difference": 0}.items():
             recorder.quantity(f"512 {way}", "cpu", name, value)
+    recorder.quantity("peaks", "cpu", "flops_per_s", 1e12)
     recorder.write(5, 3)
-    (found,) = studies.studies(load(tmp_path / "gemm")[0]).verdict
+    found, above = studies.studies(load(tmp_path / "gemm")[0]).verdict
     assert (found.data["difference"], found.data["value"]) == ("too few repetitions", 2.0)
+    assert above.data["what"] == ["512 separate", "512 merged"]
+    assert above.data["peak"] == ["cpu's measured"]
+    assert above.data["most_pct"] == pytest.approx(4e9 / 1.5e-3 / 1e12 * 100)
 
 
 def gemm(directory):
