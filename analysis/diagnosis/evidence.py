@@ -103,8 +103,7 @@ class Evidence:
 
 
 def finest_ms(means: Mapping[Any, Any]) -> dict[str, float]:
-    known = finest({name: means.get(f"{name}_ms") for name in EVERY})
-    return {name: float(ms) for name, ms in known.items() if ms is not None and ms == ms}
+    return finest({name: means.get(f"{name}_ms") for name in EVERY})
 
 
 def widest(evidence: Evidence) -> stragglers.Judged | None:

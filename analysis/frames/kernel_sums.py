@@ -222,19 +222,16 @@ _FIGURES = (
 # Launches that have a place on the roofline (SQL over kernels): of the model, with known bytes.
 _PLACED = f"{IS_MODEL} and bytes > 0 and duration_ns > 0"
 _STEP_SUMS = f"""
-select rank, batch_index, {{keys}}, count(*) filter (duration_ns >= 0) as calls,
-    sum(duration_ns) filter (duration_ns >= 0) as ns,
-    min(duration_ns) filter (duration_ns >= 0) as least_ns,
-    max(duration_ns) filter (duration_ns >= 0) as most_ns,
-    sum(flops) filter (duration_ns >= 0) as flops,
-    sum(bytes) filter (duration_ns >= 0) as bytes,
-    sum(duration_ns) filter (duration_ns >= 0 and flops > 0) as counted_ns,
-    sum(duration_ns) filter ({_PLACED}) as placed_ns,
-    sum(flops) filter ({_PLACED}) as placed_flops,
-    sum(bytes) filter ({_PLACED}) as placed_bytes
+select rank, batch_index, {{keys}}, count(duration_ns) as calls, sum(duration_ns) as ns,
+    min(duration_ns) as least_ns, max(duration_ns) as most_ns, sum(flops) as flops, sum(bytes) as bytes,
+    sum(duration_ns) filter (flops > 0) as counted_ns, sum(duration_ns) filter ({_PLACED}) as placed_ns,
+    sum(flops) filter ({_PLACED}) as placed_flops, sum(bytes) filter ({_PLACED}) as placed_bytes
 from (
-    select * replace (nullif(flops, 'nan'::double) as flops, nullif(bytes, 'nan'::double) as bytes)
-    from {{launches}}
+    select * replace (
+        if(duration_ns >= 0, duration_ns, null) as duration_ns,
+        if(duration_ns >= 0, nullif(flops, 'nan'::double), null) as flops,
+        if(duration_ns >= 0, nullif(bytes, 'nan'::double), null) as bytes
+    ) from {{launches}}
 )
 group by all
 """

@@ -26,5 +26,5 @@ FLAGS: dict[str, dict[str, Any]] = {
 
 def given(arguments: argparse.Namespace) -> dict[str, float]:
     """The flags that were given, as arguments of :func:`analysis.prediction.plan.plan`."""
-    named = {name.lstrip("-"): getattr(arguments, name.lstrip("-")) for name in FLAGS}
-    return {name: value for name, value in named.items() if value is not None}
+    flags = {name: getattr(arguments, name) for name in ("images", "tokens", "within")}
+    return {name: value for name, value in flags.items() if value is not None}
