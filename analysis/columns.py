@@ -1,18 +1,18 @@
-"""The columns of each command's results, with their meanings.
+"""The columns of all commands' results, with their meanings, as in docs/columns.md.
 
-python -m analysis.columns                    all commands, as in docs/columns.md
-python -m analysis.columns batches anatomy    only these commands
+    python -m analysis.columns
+
+``--columns`` of a command lists its own.
 """
 
 import importlib
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 from analysis.display.metrics import FIELDS, UNITS
 from analysis.frames.measure import columns_of
 from jobs.flags import make_parser
-from profiling.errors import UserError, did_you_mean, run_command
+from profiling.errors import run_command
 
 _HEAD = """# Columns
 
@@ -51,19 +51,13 @@ def commands() -> dict[str, ModuleType]:
     return {name: one for name, one in modules.items() if columns_of(one)}
 
 
-def page(wanted: Sequence[str] = ()) -> str:
-    """All columns of some commands; without any, the page of the docs: each column once."""
-    modules = commands()
-    for name in wanted:
-        if name not in modules:
-            raise UserError(f"no command {name!r} with columns{did_you_mean(name, modules)}")
-    if wanted:
-        return "\n".join(_section(name, modules[name]) for name in wanted)
+def page() -> str:
+    """The page of the docs: each column once."""
     meanings = {part: meaning for part, _, meaning in _PARTS}
     parts = "".join(f"- `{part}`: {meaning}\n" for part, meaning in meanings.items())
     pieces = [_HEAD.format(parts=parts)]
     seen = set(FIELDS)
-    for name, module in modules.items():
+    for name, module in commands().items():
         lines = []
         for metric in (metric for metrics in columns_of(module).values() for metric in metrics):
             if metric.name not in seen and not _derived(metric.name, seen):
@@ -87,20 +81,10 @@ def _stem(name: str) -> str:
     return name.removesuffix(next((end for end in UNITS if name.endswith(end)), ""))
 
 
-def _section(name: str, command: ModuleType) -> str:
-    question = (command.__doc__ or "").partition("\n")[0]
-    lists = (
-        f"{said}\n\n" + "".join(f"- `{one.label}`: {one.description}\n" for one in metrics)
-        for said, metrics in columns_of(command).items()
-    )
-    return "\n".join([f"## analysis.{name}: {question}\n", *lists])
-
-
 def main() -> int:
     """The command; see the module's docstring."""
-    parser = make_parser("python -m analysis.columns", __doc__)
-    parser.add_argument("commands", nargs="*", metavar="COMMAND", help="e.g. batches [all]")
-    print(page(parser.parse_args().commands), end="")
+    make_parser("python -m analysis.columns", __doc__).parse_args()
+    print(page(), end="")
     return 0
 
 

@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from analysis.display.output import parse_list
 from analysis.prediction import allreduce
 from analysis.prediction.allreduce import RESAMPLES, Cost, Layout, nonnegative
 from analysis.prediction.configurations import (
@@ -233,7 +234,7 @@ def changed(model: Model, what_if: str, layout: Layout) -> Model:
 
 def parse_what_ifs(text: str) -> list[str]:
     """``"fp16-gradients,network=2x"`` as a list; UserError if one is no change, or has a wrong value."""
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    names = parse_list(text)
     for name in names:
         _changes(name)
     return names
