@@ -28,8 +28,9 @@ import numpy as np
 from analysis.display.metrics import records
 from analysis.display.numbers import plain
 from analysis.frames.load import load
+from analysis.prediction import configurations
 from analysis.prediction.allreduce import Cost, Layout, ring
-from analysis.prediction.configurations import configurations, of_points
+from analysis.prediction.configurations import of_points
 from analysis.prediction.predict import predictions
 from analysis.prediction.simulation import SIMULATION, Model, simulate
 from analysis.prediction.traced_step import Step, traced
@@ -88,7 +89,7 @@ def measure(keep: Path | None, repetitions: int, batches: int) -> dict[str, Path
 def compared(directory: Path) -> list[dict[str, Any]]:
     """What is predicted of the most ranks of a sweep from fewer, and what they gave."""
     study = load(directory)
-    found = configurations(study)
+    found = configurations.of_study(study)
     steps = [[traced(study, point) for point in one.points] for one in found]
     kept = [
         row for row in records(predictions(found, steps, [])[0])

@@ -69,6 +69,17 @@ class Configuration:
     def layout(self, ranks: int) -> Layout:
         return Layout(ranks, -(-ranks // self.gpus_per_node) if self.gpus_per_node else 1)
 
+    def not_predicted(self, ranks: Sequence[int], lacks: str) -> Finding:
+        data = {"ranks": ranks, "lacks": lacks}
+        return Finding("not_predicted", configuration=self.name or None, data=data)
+
+    def within_reach(self, targets: Sequence[int]) -> tuple[list[int], list[Finding]]:
+        """The targets beyond the measured ranks that are not too far, and a finding on those that are."""
+        measured = self.ranks[-1]
+        near = [count for count in targets if measured < count <= FARTHEST * measured]
+        far = [count for count in targets if count > FARTHEST * measured]
+        return near, [self.not_predicted(far, TOO_FAR)] if far else []
+
     @property
     def times_s(self) -> list[float]:
         """Duration of a step on each number of ranks."""
@@ -100,7 +111,7 @@ def of_points(
     )
 
 
-def configurations(
+def of_study(
     study: Study, scaling: Scaling | None = None, gpus_per_node: int | None = None
 ) -> list[Configuration]:
     """A sweep's configurations; the point of one rank, which sends no gradients, may have another precision.
@@ -253,17 +264,6 @@ def prediction(
         **{f"step_ms{end}": 1e3 * value for end, value in zip(("", "_low", "_high"), step_s, strict=True)},
         "measured_on": " ".join(map(str, measured)), **more,
     }  # fmt: skip
-
-
-def not_predicted(name: str, ranks: Sequence[int], lacks: str) -> Finding:
-    return Finding("not_predicted", configuration=name or None, data={"ranks": ranks, "lacks": lacks})
-
-
-def within_reach(name: str, measured: int, targets: Sequence[int]) -> tuple[list[int], list[Finding]]:
-    """The targets beyond ``measured`` that are not too far, and a finding on those that are."""
-    near = [count for count in targets if measured < count <= FARTHEST * measured]
-    far = [count for count in targets if count > FARTHEST * measured]
-    return near, [not_predicted(name, far, TOO_FAR)] if far else []
 
 
 def is_too_wide(row: Mapping[str, Any]) -> bool:

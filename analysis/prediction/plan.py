@@ -9,7 +9,8 @@ from analysis.frames.study import Study
 from analysis.measures.expense import expense
 from analysis.measures.points import POINT_FIELDS
 from analysis.measures.scaled import scaled
-from analysis.prediction.configurations import CONFIGURATION, configurations
+from analysis.prediction import configurations
+from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.predict import of_study
 from jobs.run_fields import own_names
 from profiling.errors import UserError
@@ -100,7 +101,7 @@ def _predicted(study: Study, ranks: str) -> pd.DataFrame:
     except UserError:
         return pd.DataFrame()
     found = found[~found["backtest"] & found["believed"]]
-    of = configurations(study)
+    of = configurations.of_study(study)
     nodes = [of[one].layout(size).nodes for one, size in zip(found["of"], found["world_size"], strict=True)]
     return found.assign(nodes=nodes, known_by=found["predicted_by"])
 

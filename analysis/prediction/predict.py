@@ -17,22 +17,8 @@ from analysis.display.output import Answer
 from analysis.frames.measure import measure
 from analysis.frames.study import Study
 from analysis.measures.points import Scaling, shared_cores
-from analysis.prediction import curve
-from analysis.prediction.configurations import (
-    LINKS,
-    ONE_SIZE,
-    TOO_WIDE,
-    Configuration,
-    configurations,
-    doublings,
-    is_too_wide,
-    not_predicted,
-    outside,
-    prediction,
-    read_table,
-    target_ranks,
-    within_reach,
-)
+from analysis.prediction import configurations, curve
+from analysis.prediction.configurations import Configuration
 from analysis.prediction.simulation import SIMULATION, UNKNOWN, Network, parse_what_ifs, simulations
 from analysis.prediction.traced_step import Traced, traced
 from profiling.errors import UserError
@@ -147,12 +133,12 @@ def of_study(
     if is_table := study.path.suffix == ".csv" and study.path.is_file():
         if what_ifs or network != UNKNOWN:
             raise UserError("--what-if, --alpha-us and --beta-gb-per-s need a sweep's results, not a table")
-        found = read_table(study.path)
+        found = configurations.read_table(study.path)
     else:
-        found = configurations(study, scaling, gpus_per_node)
+        found = configurations.of_study(study, scaling, gpus_per_node)
     if not found:
         raise UserError("no prediction: no runs with a batch size")
-    targets = target_ranks(ranks, [one.ranks[-1] for one in found])
+    targets = configurations.target_ranks(ranks, [one.ranks[-1] for one in found])
     steps = [[traced(study, point) for point in one.points] for one in found]
     frame, findings = predictions(found, steps, targets, what_ifs, network)
     # A configuration whose points all belong to others, as their baselines, is not asked about.
@@ -245,30 +231,31 @@ def curves(one: Configuration, targets: Sequence[int]) -> tuple[list[dict[str, A
     """Back-tests of a configuration, then its predictions, and findings on ranks without any."""
     if len(one.ranks) < 2:
         ahead = [ranks for ranks in targets if ranks > one.ranks[0]]
-        return [], [not_predicted(one.name, ahead, ONE_SIZE)]
+        return [], [one.not_predicted(ahead, configurations.ONE_SIZE)]
 
     def predicted(ranks: int, count: int) -> dict[str, Any]:
         """From the smallest ``count`` points; wider by as much as earlier predictions missed."""
         known, errors = one.ranks[:count], one.errors[:count]
         found = curve.predict(known, one.times_s[:count], ranks, errors or None, one.strong)
-        wider = float(np.exp(missed * doublings(known[-1], ranks)))
+        wider = float(np.exp(missed * configurations.doublings(known[-1], ranks)))
         step_s = (found.time, found.low / wider, found.high * wider)
-        return prediction(CURVE, ranks, one.images(ranks), step_s, known, shapes=" ".join(found.shapes))
+        images, shapes = one.images(ranks), " ".join(found.shapes)
+        return configurations.prediction(CURVE, ranks, images, step_s, known, shapes=shapes)
 
     rows: list[dict[str, Any]] = []
     missed = 0.0
     for place in range(2, len(one.ranks)):
         rows.append(predicted(one.ranks[place], place) | {"backtest": True})
         noise = one.errors[place] if one.errors else curve.ASSUMED_SCATTER
-        off = outside(one.times_s[place], rows[-1], noise)
-        missed = max(missed, off / doublings(*one.ranks[place - 1 : place + 1]))
-    near, findings = within_reach(one.name, one.ranks[-1], targets)
+        off = configurations.outside(one.times_s[place], rows[-1], noise)
+        missed = max(missed, off / configurations.doublings(*one.ranks[place - 1 : place + 1]))
+    near, findings = one.within_reach(targets)
     for ranks in near:
         row = predicted(ranks, len(one.ranks))
         if one.nodes == 1 and one.layout(ranks).nodes > 1:
-            findings.append(not_predicted(one.name, [ranks], LINKS))
-        elif is_too_wide(row):
-            findings.append(not_predicted(one.name, [ranks], TOO_WIDE))
+            findings.append(one.not_predicted([ranks], configurations.LINKS))
+        elif configurations.is_too_wide(row):
+            findings.append(one.not_predicted([ranks], configurations.TOO_WIDE))
         else:
             rows.append(row)
     return rows, findings

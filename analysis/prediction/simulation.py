@@ -37,21 +37,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.display.output import parse_list
-from analysis.prediction import allreduce
+from analysis.prediction import allreduce, configurations
 from analysis.prediction.allreduce import RESAMPLES, Cost, Layout, nonnegative
-from analysis.prediction.configurations import (
-    LINKS,
-    TOO_WIDE,
-    Configuration,
-    doublings,
-    error_of,
-    is_too_wide,
-    not_predicted,
-    outside,
-    prediction,
-    scatter_of,
-    within_reach,
-)
+from analysis.prediction.configurations import Configuration
 from analysis.prediction.traced_step import WIRE_BYTES, Step, Traced
 from analysis.statistics import estimates
 from profiling.errors import UserError, did_you_mean
@@ -334,15 +322,15 @@ def simulations(
     at = basis.traced["step_ns"]
     seen_ns = float(_simulated(basis, basis.models[0], layout_of(basis.traced)).exposed_ns[0])
     unlike = abs(basis.exposed_share * at - seen_ns) > _MOST_UNLIKE_SHARE * at
-    near, too_far = within_reach(configuration.name, configuration.points[-1]["world_size"], targets)
+    near, too_far = configuration.within_reach(targets)
     # Changes are simulated on the measured ranks, too: nothing is extrapolated there.
     here = layout_of(configuration.points[-1])
     for layout in (here, *map(configuration.layout, near)):
         plain = _row(basis, layout)
-        lacks = "" if _has_links(basis, network, layout) else LINKS
+        lacks = "" if _has_links(basis, network, layout) else configurations.LINKS
         if layout is not here:
-            lacks = lacks or (TOO_WIDE if is_too_wide(plain) else "")
-            findings += [not_predicted(configuration.name, [layout.ranks], lacks)] if lacks else []
+            lacks = lacks or (configurations.TOO_WIDE if configurations.is_too_wide(plain) else "")
+            findings += [configuration.not_predicted([layout.ranks], lacks)] if lacks else []
             answer += [] if lacks else [plain]
         for name in () if lacks else what_ifs:
             try:
@@ -371,7 +359,7 @@ def basis_of(
     if not usable:
         return next(step for step in reversed(steps[:count]) if isinstance(step, str))
     point, largest = usable[-1]
-    scatter = scatter_of(configuration.points)
+    scatter = configurations.scatter_of(configuration.points)
     alpha_ns = None if network.alpha_us is None else 1e3 * network.alpha_us
     ns_per_byte = None if network.beta_gb_per_s is None else 1 / network.beta_gb_per_s
     seen = allreduce.joined([step.exchanges for _, step in usable])
@@ -453,7 +441,7 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
     """
     configuration, point, ranks = basis.configuration, basis.points[-1], layout.ranks
     drawn = np.random.default_rng(point["draw_seed"]).standard_normal(RESAMPLES)
-    scattered = np.exp(np.concatenate([[0.0], error_of(point, configuration.points) * drawn]))
+    scattered = np.exp(np.concatenate([[0.0], configurations.error_of(point, configuration.points) * drawn]))
     measured, batches = point["step_ns"] * scattered, []
     pairs = zip(basis.models, models or basis.models, strict=True)
     for (plain, changed), own in itertools.product(pairs, basis.computing or (None,)):
@@ -464,7 +452,7 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
         batches.append((np.maximum(grown, 0.01 * measured), after))
     (best, step), *_ = batches
     intervals = [estimates.interval(batch[1:]) for batch, _ in batches]
-    wider = float(np.exp(basis.missed * doublings(point["world_size"], ranks)))
+    wider = float(np.exp(basis.missed * configurations.doublings(point["world_size"], ranks)))
     low, high = min(low for low, _ in intervals) / wider, max(high for _, high in intervals) * wider
     # The rate is of the mean step, the prediction of the median: by their ratio on the largest point.
     times = 1 if configuration.strong else ranks / point["world_size"]
@@ -474,7 +462,7 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
     inside, inside_per_byte = cost.slowest(Layout(ranks))
     levels = len(cost.form.messages) > 1 and layout.nodes > 1
     seen = _simulated(basis, basis.models[0], layout_of(basis.traced))
-    return prediction(
+    return configurations.prediction(
         SIMULATION, ranks, images, (float(best[0]) / 1e9, low / 1e9, high / 1e9),
         [point["world_size"] for point in basis.points],
         traced_ranks=basis.traced["world_size"],
@@ -506,5 +494,6 @@ def _simulated(basis: Basis, model: Model, layout: Layout, own: Computing | None
 
 def _missed(row: dict[str, Any], point: pd.Series, basis: Basis) -> float:
     """By how much (logarithm) a measured step is outside its predicted range, a doubling."""
-    off = outside(point["step_ns"] / 1e9, row, error_of(point, basis.configuration.points))
-    return off / max(1.0, doublings(point["world_size"], basis.points[-1]["world_size"]))
+    noise = configurations.error_of(point, basis.configuration.points)
+    off = configurations.outside(point["step_ns"] / 1e9, row, noise)
+    return off / max(1.0, configurations.doublings(point["world_size"], basis.points[-1]["world_size"]))

@@ -14,15 +14,8 @@ from analysis.display.plots import CONCEPTS
 from analysis.measures import communication
 from analysis.measures import tau as messages
 from analysis.measures.activities import SHARES, activities_of, fields_of, shares_of
-from analysis.report.base import (
-    Context,
-    bar_chart,
-    by_configuration,
-    labelled,
-    line_chart,
-    section,
-    with_lines,
-)
+from analysis.report import base
+from analysis.report.base import Context, section
 from analysis.report.render import Chart, Page, Section, facts
 
 HIDDEN = {"exposed": CONCEPTS["communication"], "overlapped": CONCEPTS["hidden"]}
@@ -66,11 +59,11 @@ def communication_section(context: Context) -> Section:
 
 def _collectives(context: Context) -> Section:
     answer = context.once(communication.communication, context.study)
-    bars = by_configuration(together(pd.DataFrame(answer.rows)), _PARTS, context.factors, context.unit)
-    charts = [bar_chart(context, "exposed", bars, HIDDEN, "Overlapped and exposed")]
+    bars = base.by_configuration(together(pd.DataFrame(answer.rows)), _PARTS, context.factors, context.unit)
+    charts = [base.bar_chart(context, "exposed", bars, HIDDEN, "Overlapped and exposed")]
     complete = bars.dropna(subset=[f"{name}_ms" for name in WAITED])
     if len(complete):
-        charts.append(bar_chart(context, "waits", complete, WAITED, "Transfer and waiting"))
+        charts.append(base.bar_chart(context, "waits", complete, WAITED, "Transfer and waiting"))
     (part,) = answer.tables
     return Section("", charts, {"communication-table": part})
 
@@ -86,9 +79,9 @@ def _mpi(context: Context) -> Section:
     answer = messages.answer(context.study)
     rows = pd.DataFrame(answer.rows)
     lines = [name for name in varied(rows) if name not in ("nodes", "world_size")]
-    points = labelled(rows, lines, context.facts_of_lines(lines))
+    points = base.labelled(rows, lines, context.facts_of_lines(lines))
     charts = [
-        line_chart(context, f"mpi-{axes.y}", with_lines(known, axes.x), axes)
+        base.line_chart(context, f"mpi-{axes.y}", base.with_lines(known, axes.x), axes)
         for axes in _MPI_CHARTS
         # Of profiles that were converted the number of nodes is not known.
         if len(known := points.dropna(subset=[axes.x, axes.y]))

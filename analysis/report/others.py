@@ -16,16 +16,8 @@ from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.study import Source
 from analysis.measures import anatomy, scaled, traced
 from analysis.measures.published import explain
-from analysis.report.base import (
-    NAMES,
-    Context,
-    finest_parts,
-    labelled,
-    line_chart,
-    named,
-    section,
-    with_lines,
-)
+from analysis.report import base
+from analysis.report.base import Context, section
 from analysis.report.render import Chart, Section
 from profiling.attribution.batch_times import WHOLE
 from profiling.findings import listed
@@ -111,13 +103,15 @@ def _of_job(source: Source, row: Mapping[str, Any]) -> dict[str, Any]:
 
 @section("traced-scaling", "How does it scale?", lambda context: len(compared(context)) > 0)
 def scaling(context: Context) -> Section:
-    scales = finest_parts(compared(context))
+    scales = base.finest_parts(compared(context))
     # Bars of one label would be stacked.
     several = scales["world_size"].duplicated().any()
-    bars = named(scales, ["world_size", *(["run"] if several else [])], [])
-    chart = Chart("traced-scaling", plots.parts(bars, plots.PART_COLOURS, "Parts of a step", names=NAMES))
+    bars = base.named(scales, ["world_size", *(["run"] if several else [])], [])
+    figure = plots.parts(bars, plots.PART_COLOURS, "Parts of a step", names=base.NAMES)
     parts = enumerate(traced.tables(context.once(traced.jobs, context.study)))
-    return Section("", [chart], {f"traced-scaling-{number}": part for number, part in parts})
+    return Section(
+        "", [Chart("traced-scaling", figure)], {f"traced-scaling-{number}": part for number, part in parts}
+    )
 
 
 # --- the reference's own files ----------------------------------------------------------------------------
@@ -140,8 +134,8 @@ def published(context: Context) -> Section:
     rows = known(context, "epoch_duration_s")
     # Each has its own base point for a number of GPUs a node.
     fields = [name for name in varied(rows) if name not in ("nodes", "world_size")]
-    points = with_lines(labelled(rows, fields, context.facts_of_lines(fields)), "world_size")
-    chart = line_chart(context, "published", points, EFFICIENCY)
+    points = base.with_lines(base.labelled(rows, fields, context.facts_of_lines(fields)), "world_size")
+    chart = base.line_chart(context, "published", points, EFFICIENCY)
     parts = enumerate(scaled.tables(rows))
     return Section(_BY_WHOLE_TIME, [chart], {f"published-{number}": part for number, part in parts})
 

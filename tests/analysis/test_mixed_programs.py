@@ -6,7 +6,7 @@ import pytest
 from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.measures import anatomy, communication
-from analysis.prediction.configurations import configurations
+from analysis.prediction import configurations
 from analysis.prediction.predict import curves
 from analysis.report.base import Context, by_configuration
 from tests.analysis.commands import run as run_command
@@ -25,7 +25,7 @@ def test_runs_without_a_factor_have_an_empty_level_of_it(tmp_path):
     study = load(tmp_path)
     levels = [row["factors.lr"] for row in scaled_rows(study, group_by=["factors.lr", "gpus_per_node"])]
     assert sorted(map(str, levels)) == ["0.1", "0.1", "None", "None"]
-    reasons = [finding for one in configurations(study) for finding in curves(one, [8])[1]]
+    reasons = [finding for one in configurations.of_study(study) for finding in curves(one, [8])[1]]
     assert sorted(str(reason.configuration) for reason in reasons) == ["mine.py", "mine.py --lr {lr}, lr 0.1"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analysis.frames.load import load, load_named
-from analysis.prediction.configurations import configurations
+from analysis.prediction import configurations
 from benchmarks.planted_sweep import NO_NOISE, Job, write_sweep
 from jobs import store
 from jobs.run_fields import format_id
@@ -122,9 +122,11 @@ def test_where_samples_of_some_runs_are_unknown_the_others_are_reported(tmp_path
     assert [row["scaling_efficiency_pct"] for row in rows] == efficiencies
     assert said["not_recorded"]["of"] == 3
     study = load(tmp_path)
-    assert {point.world_size for one in configurations(study) for point in one.points} == {1, 2, 4} - {
-        lacking
-    }
+    assert {point.world_size for one in configurations.of_study(study) for point in one.points} == {
+        1,
+        2,
+        4,
+    } - {lacking}
     assert "nan" not in opening_of(study).split()
 
 

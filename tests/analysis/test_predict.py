@@ -8,14 +8,13 @@ import pytest
 
 from analysis.display.metrics import records
 from analysis.frames.load import load
-from analysis.prediction import curve
+from analysis.prediction import configurations, curve
 from analysis.prediction.configurations import (
     LINKS,
     ONE_SIZE,
     TOO_FAR,
     TOO_WIDE,
     Configuration,
-    configurations,
     read_table,
 )
 from analysis.prediction.predict import of_study, predictions
@@ -115,7 +114,8 @@ def test_predictions_of_strong_scaling_are_called_by_the_global_batch(tmp_path):
     rows = [line.split() for line in out.splitlines() if " curve " in line]
     assert [row[0] for row in rows] == ["64", "64", "128", "128"] and "global" in out.split("\n")[2]
     study = load(tmp_path)
-    assert [one.name for one in configurations(study, "strong")] == ["global batch 64", "global batch 128"]
+    found = configurations.of_study(study, "strong")
+    assert [one.name for one in found] == ["global batch 64", "global batch 128"]
     section = section_of(study, "prediction")
     title = section.charts[0].figure["layout"]["title"]["text"]
     assert re.search("global batch (64|128)$", title), title
