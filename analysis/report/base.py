@@ -1,6 +1,6 @@
 """Building blocks of the report's sections: the context of a study, section kinds, tables and charts.
 
-A section's file defines a :class:`SectionKind`; a line in :data:`analysis.report.build.CHAPTERS` puts it on
+A section is a function marked by :func:`section`; a line in :data:`analysis.report.build.CHAPTERS` puts it on
 the page.
 """
 
@@ -18,7 +18,7 @@ from analysis.display import lines, plots
 from analysis.display.lines import caption, encode, stacked
 from analysis.display.metrics import FACTORS, Rows, called, records, varied
 from analysis.display.numbers import label_of
-from analysis.display.output import Answer, with_ranks
+from analysis.display.output import Answer, Part, with_ranks
 from analysis.frames.divide import EVERY, finest
 from analysis.frames.study import Source, Study
 from analysis.measures import factors
@@ -165,7 +165,6 @@ class SectionKind:
     """A section as it can be of any study.
 
     Attributes:
-        id: the anchor that findings of the opening link to.
         build: its content. What it raises as UserError is why the section is not available.
         applies: whether the page has it; where it does not, nobody would look for it.
         on_cpus: its heading for runs without GPUs, if that is another.
@@ -210,6 +209,11 @@ def section(
 ) -> Callable[[Callable[[Context], Section]], SectionKind]:
     """Make a function that builds a section's content that section."""
     return lambda build: SectionKind(id, heading, build, applies)
+
+
+def numbered(id: str, parts: Iterable[Part]) -> dict[str, Part]:
+    """Tables by their ids: ``table-0``."""
+    return {f"{id}-{number}": part for number, part in enumerate(parts)}
 
 
 def table_of(

@@ -14,7 +14,7 @@ from analysis.display.output import Answer, Part
 from analysis.frames.study import Study
 from analysis.measures import expense, studies
 from analysis.report import communication, kernels, others, prediction, scaling, stragglers
-from analysis.report.base import Context, SectionKind, portable, section
+from analysis.report.base import Context, SectionKind, numbered, portable, section
 from analysis.report.render import Chapter, Filter, Line, Page, Section, in_a_line
 from analysis.report.studies import charts as study_charts
 from jobs.run_fields import FACTOR, as_text
@@ -244,7 +244,7 @@ def build_studies(path: Path, own_peaks: Path | None = None) -> Page:
 
 def _of_study(id: str, result: studies.Result, content: Answer) -> Section:
     """A study's section; its tables are the terminal's."""
-    tables = {f"{id}-table-{number}": part for number, part in enumerate(content.parts or ())}
+    tables = numbered(f"{id}-table", content.parts or ())
     notes = lines([*content.verdict, *result.findings])
     heading = studies.STUDIES[result.manifest.study].question
     charts = study_charts(id, result.manifest.study, pd.DataFrame(content.rows))

@@ -16,7 +16,7 @@ from analysis.measures.hotspots import TOOLS
 from analysis.measures.kernels import BY
 from analysis.measures.peaks import Roof, bounds, roofs
 from analysis.measures.traced import programs
-from analysis.report.base import Context, chart_of, labels_of, section, sized, table_of
+from analysis.report.base import Context, chart_of, labels_of, numbered, section, sized, table_of
 from analysis.report.render import Section
 from profiling.errors import UserError
 
@@ -133,7 +133,7 @@ def change(context: Context) -> Section:
     title = ("Kernels on more ranks", f"A: {names[0]}; B: {names[1]}")
     totals = kernels.summary(pairs, a, b)
     parts = kernels.tables_of_change(pairs.head(TOP_CHANGES), totals, kernels.DEFAULT_BY, *title)
-    return Section(title[1], tables={f"kernel-change-{number}": part for number, part in enumerate(parts)})
+    return Section(title[1], tables=numbered("kernel-change", parts))
 
 
 @section("roofline", "What bounds the kernels?", lambda context: bool(kernels.with_kernels(context.study)))

@@ -108,10 +108,8 @@ def scaling(context: Context) -> Section:
     several = scales["world_size"].duplicated().any()
     bars = base.named(scales, ["world_size", *(["run"] if several else [])], [])
     figure = plots.parts(bars, plots.PART_COLOURS, "Parts of a step", names=base.NAMES)
-    parts = enumerate(traced.tables(context.once(traced.jobs, context.study)))
-    return Section(
-        "", [Chart("traced-scaling", figure)], {f"traced-scaling-{number}": part for number, part in parts}
-    )
+    parts = traced.tables(context.once(traced.jobs, context.study))
+    return Section("", [Chart("traced-scaling", figure)], base.numbered("traced-scaling", parts))
 
 
 # --- the reference's own files ----------------------------------------------------------------------------
@@ -136,15 +134,13 @@ def published(context: Context) -> Section:
     fields = [name for name in varied(rows) if name not in ("nodes", "world_size")]
     points = base.with_lines(base.labelled(rows, fields, context.facts_of_lines(fields)), "world_size")
     chart = base.line_chart(context, "published", points, EFFICIENCY)
-    parts = enumerate(scaled.tables(rows))
-    return Section(_BY_WHOLE_TIME, [chart], {f"published-{number}": part for number, part in parts})
+    return Section(_BY_WHOLE_TIME, [chart], base.numbered("published", scaled.tables(rows)))
 
 
 @section("kernel-tables", "The kernel tables", lambda context: len(known(context, "tables")) > 0)
 def kernel_tables(context: Context) -> Section:
     """Counts and coverage of PyProf tables."""
-    parts = enumerate(scaled.tables(known(context, "tables")))
-    return Section(tables={f"counted-{number}": part for number, part in parts})
+    return Section(tables=base.numbered("counted", scaled.tables(known(context, "tables"))))
 
 
 def _moved(context: Context) -> list[str]:

@@ -79,8 +79,7 @@ def points_against_ranks(own: pd.DataFrame, series: Sequence[str]) -> pd.DataFra
 @section("table", "Results", _ran)
 def table(context: Context) -> Section:
     """The figures themselves, as the terminal shows them."""
-    parts = figures.tables(context.own, with_loss=False)
-    return Section(tables={f"table-{number}": part for number, part in enumerate(parts)})
+    return Section(tables=base.numbered("table", figures.tables(context.own, with_loss=False)))
 
 
 def _lost(context: Context) -> Part | None:
