@@ -214,6 +214,9 @@ def test_the_step_is_the_mean_and_an_unlike_profile_does_not_tell_its_parts():
 def test_a_rank_that_is_named_in_half_of_the_runs_or_less_is_no_straggler():
     few = [[late("a", 3), late("b", 3, "no")], late_8(verdict="no", mean_lateness_ms=1.0), []]
     assert [late_ranks(pd.DataFrame(rows)) for rows in few] == [None] * 3  # collectives acquit the second
+    traced = [late("t", 3, mean_ms=32.0) | TRACED, *(late(run, 3, "no") for run in "abc")]
+    for cause, named in (("GPU", True), ("loader", False)):  # stages show a late batch in every run
+        assert bool(late_ranks(pd.DataFrame([row | {"cause": cause} for row in traced]))) is named
     two_nodes = [late("a", 3), late("b", 3) | {"node": "n7"}]
     assert late_ranks(pd.DataFrame(two_nodes)).data["node"] == ""
     stages_only = [row | {"verdict": "too few steps"} if row["run"] == "t" else row for row in late_8()]
