@@ -22,6 +22,7 @@ import pandas as pd
 from analysis.frames.steps import STAGES, Series
 from analysis.frames.study import Source
 from analysis.measures.compare import differences, pairs_of, regressed
+from analysis.measures.efficiency import perturbation
 from analysis.measures.points import points_of_runs, samples
 from analysis.measures.scaled import against_base
 from analysis.statistics import estimates
@@ -252,6 +253,48 @@ def of_alarms(comparisons: int) -> Rows:
     return made
 
 
+# --- the profiler's perturbation ----------------------------------------------------------------------
+
+PERTURBATION = 1.25
+
+
+def of_perturbation(sweeps: int, noises: Sequence[Noise] = (normal, heavy)) -> Rows:
+    """Coverage of a profiled step over an unprofiled one, by how many runs there are of either."""
+    made = []
+    profiled_scatter = {"both scatter by 1 %": 1.0, "unprofiled by 1 %, profiled by 3 %": 3.0}
+    for kind, noise, runs, profiled in itertools.product(profiled_scatter, noises, (2, 3, 5), (1, 2, 3)):
+        generator = np.random.default_rng(runs)
+        of_sweeps = []
+        for which in range(sweeps):
+            timed, recorded = noise(generator, (runs,)) / 100, noise(generator, (profiled,))
+            recorded = np.log(PERTURBATION) + profiled_scatter[kind] / 100 * recorded
+            of_sweeps += [_run(generator, which, number, shift) for number, shift in enumerate(timed)]
+            of_sweeps += [
+                _run(generator, which, number, shift, True) for number, shift in enumerate(recorded)
+            ]
+        points = points_of_runs(of_sweeps).groupby("workers")
+        rows = pd.DataFrame([perturbation(of_sweep) for _, of_sweep in points])
+        ends = rows[["perturbation_low", "perturbation_high"]].assign(true=PERTURBATION).astype(float)
+        found = _share("perturbation", ends.to_numpy())
+        known = np.isfinite(found["perturbation, width %"])
+        made.append({
+            "kind": f"{kind}, {'normal' if noise is normal else 'heavy tails'}",
+            "unprofiled runs": runs,
+            "profiled runs": profiled,
+        } | (found if known else dict.fromkeys(found)))  # fmt: skip
+    return made
+
+
+def _run(
+    generator: np.random.Generator, sweep: int, number: int, shift: float, profiled: bool = False
+) -> tuple[Source, Series]:
+    took = np.rint(1e8 * np.exp(shift + 0.0005 * generator.standard_normal((1, BATCHES)))).astype(np.int64)
+    stages = dict.fromkeys(STAGES, np.zeros_like(took))
+    series = Series(took, np.full(BATCHES, 32), stages, np.full(BATCHES, profiled), 0)
+    fields = _FIELDS | {"workers": sweep, "profile": "torch" if profiled else "none"}
+    return Source(f"{sweep} {number} {profiled}", "run", fields, Path(), number), series
+
+
 # --- the result ---------------------------------------------------------------------------------------
 
 PARTS: dict[str, tuple[str, Callable[[int], Rows], int]] = {
@@ -261,6 +304,7 @@ PARTS: dict[str, tuple[str, Callable[[int], Rows], int]] = {
     "power": ("analysis.compare: what is said to be found in 3 of 4 cases or more", of_power, 1500),
     "alarms": ("analysis.compare: six configurations, of which none differs", of_alarms, 600),
     "levels": ("analysis.factors: interval of a setting's effect", of_levels, 200),
+    "perturbation": ("analysis.scaled: a profiled step over an unprofiled one", of_perturbation, 400),
     "batches": ("analysis.batches: interval of a median step inside a run", of_medians, 1000),
     "means": ("analysis.tau_batches: interval of a mean step inside a run", of_means, 1000),
     "loss": ("analysis.scaled: parts of the loss inside a run, and their sum", of_loss, 1000),

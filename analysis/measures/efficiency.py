@@ -18,6 +18,7 @@ from analysis.frames.study import Study
 from analysis.measures.loss import Parts
 from analysis.measures.peaks import ABOVE_PCT, bounds, published_bound
 from analysis.measures.points import UNPROFILED, Run, as_columns, samples
+from analysis.statistics import estimates
 from profiling.errors import UserError
 
 METRICS = (
@@ -158,7 +159,7 @@ def _beside_peaks(
 USE_METRICS = (
     Metric("profiled_runs", "number of profiled runs", detail=True),
     Metric("perturbation", "duration of a profiled step divided by that of an unprofiled one",
-           "profiled/\nunprofiled", places=2),
+           "profiled/\nunprofiled", CONFIDENCE, places=2),
     Metric("tflop_per_step", "FLOPs of a step per rank, from its kernels, 1e12", detail=True),
     Metric("flop_coverage_pct", "tflop_per_step divided by the analytic count", detail=True),
     Metric("kernel_ms_per_step", "kernel time of the model per step and rank", detail=True),
@@ -188,7 +189,6 @@ def use_of_device(points: pd.DataFrame, group: pd.Series, parts: Parts) -> pd.Da
     by_group = points.groupby(group)
     frame = pd.DataFrame({
         "profiled_runs": points["profiled"].map(len).groupby(group).sum(),
-        "perturbation": perturbation(points, group),
         "device_name": by_group["device_name"].agg(lambda names: ", ".join(sorted(set(names)))),
         **_of_step("mfu", analytic_flops(points), points, group, "flops_per_s"),
     })  # fmt: skip
@@ -196,11 +196,13 @@ def use_of_device(points: pd.DataFrame, group: pd.Series, parts: Parts) -> pd.Da
         for name, peak, unit in (("tflops_per_s", "flops_per_s", 1e12), ("gb_per_s", "bytes_per_s", 1e9)):
             peaks = by_group[prefix + peak]
             frame[f"{kind}_{name}"] = peaks.first().where(peaks.nunique(dropna=False) == 1) / unit
+    ratios = {key: perturbation(of) for key, of in points[points["profiled"].map(len) > 0].groupby(group)}
     # A trace of several ranks without a collective is not "0 ms exposed".
     names = [name for name in ("exposed_communication", "overlapped_communication") if name in parts]
     known = pd.DataFrame({f"{name}_ms": parts[name][0] / 1e6 for name in names}, points.index).fillna(0.0)
     of_all = known.any(axis=1).groupby(group).all()
     return frame.join([
+        pd.DataFrame.from_dict(ratios, "index"),
         known.groupby(group).mean().loc[of_all[of_all].index],
         _kernel_figures(points[points["kernel_ns"].notna().groupby(group).transform("all")], group),
     ])  # fmt: skip
@@ -272,18 +274,32 @@ def check_coverage(study: Study, coverage_pct: pd.Series) -> None:
 # --- the cost of profiling --------------------------------------------------------------------------------
 
 
-def perturbation(points: pd.DataFrame, group: pd.Series) -> pd.Series:
-    """Duration of a step that the profiler recorded over that of the unprofiled twin, by group."""
-    recorded = points["profiled"].map(_recorded_ns).where(points["timed_by"] == UNPROFILED)
-    twins = points["step_ns"].where(recorded.notna())
-    return recorded.groupby(group).sum(min_count=1) / twins.groupby(group).sum()
-
-
-def _recorded_ns(profiled: Sequence[Run]) -> float:
-    """Median over profiled runs of the median step that was recorded, without warmup; NaN: none.
+def _recorded(profiled: Sequence[Run]) -> list[np.ndarray]:
+    """The steps that a profiler recorded, of each profiled run, without warmup, ns.
 
     Of runs that recorded kernels, if there are any: a tool that reads counters runs each kernel many times.
     """
-    runs = [series for source, series in profiled if source.tables("kernels")]
-    every = [series.recorded_ns for series in runs or [series for _, series in profiled]]
-    return float(np.median([np.median(ns) for ns in every if len(ns)] or [np.nan]))
+    runs = [(source, series.recorded_ns.astype(float)) for source, series in profiled]
+    with_kernels = [(source, run) for source, run in runs if source.tables("kernels")]
+    return [run for _, run in with_kernels or runs if len(run)]
+
+
+def perturbation(points: pd.DataFrame) -> dict[str, float]:
+    """Duration of a step that the profiler recorded over that of the unprofiled twin, with its interval."""
+    drawn = [
+        (estimates.draw_runs(runs, seed=point["draw_seed"] + 1), point["step"])
+        for _, point in points.iterrows()
+        if point["timed_by"] == UNPROFILED and (runs := _recorded(point["profiled"]))
+    ]
+    if not drawn:
+        return {}
+    sides = list(zip(*drawn, strict=True))
+    weighted = [
+        (sign * one.value / sum(each.value for each in side), one)
+        for sign, side in zip((1, -1), sides, strict=True)
+        for one in side
+    ]
+    widening = estimates.shared_widening(weighted)
+    recorded, twins = (np.sum([one.sampled(widening) for one in side], axis=0) for side in sides)
+    ratio = estimates.columns_of("perturbation", recorded / twins)
+    return ratio if len(drawn) == len(points) else {"perturbation": ratio["perturbation"]}

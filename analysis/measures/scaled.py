@@ -347,7 +347,7 @@ def _drop_baselines(study: Study, frame: pd.DataFrame) -> None:
 # A scaling efficiency whose interval is wider than this (percentage points) explains nothing yet.
 WIDEST_INTERVAL_PCT = 40.0
 # The loss, which may be 0 or less, is as sure as the efficiency that it is the rest of.
-_POSITIVE = ("step_ms", "images_per_s", "speedup", "scaling_efficiency_pct", "mfu_pct",
+_POSITIVE = ("step_ms", "images_per_s", "speedup", "scaling_efficiency_pct", "perturbation", "mfu_pct",
              "flops_efficiency_of_step_pct", "bandwidth_efficiency_of_step_pct")  # fmt: skip
 
 
@@ -485,7 +485,7 @@ def _use_part(own: pd.DataFrame, group_by: Sequence[str]) -> Part | None:
     shares = [one.alone for one in columns(USE_METRICS, *(f"{name}{beside}" for name in _SHARES))]
     rows = records(own)
     shares = filled(shares, rows)
-    others = [exposed, perturbation]
+    others = [exposed, perturbation.alone]
     if not filled([*shares, *others], rows):
         return None
     peak = "the datasheet's peak" if of_sheet else "the measured peak"

@@ -351,6 +351,7 @@ def test_use_of_the_device(table: pd.DataFrame, planted: tuple[Path, Truth]) -> 
         assert row[f"{name}_high"] == pytest.approx(row[name] * row["step_ms"] / row["step_ms_low"], rel=1e-3)
     assert row["kernel_ms_per_step"] == pytest.approx(truth.kernel_ms)
     assert row["perturbation"] == pytest.approx(truth.perturbation, rel=0.01)
+    assert pd.isna(row["perturbation_low"])  # one profiled run does not tell how much such runs differ
     assert row["exposed_communication_ms"] == pytest.approx(truth.communication_ms - truth.hidden_ms)
     assert row["overlapped_communication_ms"] == pytest.approx(truth.hidden_ms)
     assert pd.isna(at(table, 1)["exposed_communication_ms"])
@@ -377,6 +378,7 @@ def test_the_profilers_cost_is_that_of_the_runs_that_timed_kernels(tmp_path: Pat
     (row,) = asked(tmp_path)
     assert row["profiled_runs"] == 3
     assert row["perturbation"] == pytest.approx(truth.perturbation, rel=0.01)
+    assert row["perturbation_low"] < truth.perturbation < row["perturbation_high"]
 
 
 def test_ranks_of_one_run_on_different_devices_stand_beside_the_mean_of_their_peaks(tmp_path: Path) -> None:
