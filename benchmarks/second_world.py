@@ -463,7 +463,8 @@ KINDS = {
     "GPU: all ranks, forward alone": Kind(_factor("forward"), ("computation",)),
     "GPU: at every size": Kind(_compute(), ("none",), JITTER, everywhere=True),
     "GPU: at every size, slower and slower": Kind(
-        _both(_slower_and_slower("forward"), _slower_and_slower("backward")), ("none",), JITTER, everywhere=True),
+        _both(_slower_and_slower("forward"), _slower_and_slower("backward")), ("none",), JITTER,
+        everywhere=True),
     "GPU: one node": Kind(_compute(NODE), ("straggler 4-7 node", "straggler 4-7 GPU"), WAITS),
     "GPU: another rank from the middle on": Kind(
         _moving, ("straggler 1 GPU", "straggler 6 GPU", "straggler 1, 6 GPU", "imbalance"), ("cannot_tell",)),
