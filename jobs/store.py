@@ -464,8 +464,8 @@ CALIBRATING = ".calibration-"  # how a folder's name begins in which a sweep mea
 # Of combinations that a sweep does not run: how its lines on them begin, and those of every answer.
 LEFT_OUT = "left out of the sweep"
 RESUME = "start the sweep again to resume"
-# Readers of results do not ask Slurm: a job that it has requeued may be waiting to do so.
-QUEUED = "its jobs are queued or running (squeue --me)"
+# Readers of results ask no batch system: a job that it has requeued may be waiting to do so.
+QUEUED = "its jobs are queued or running (squeue --me, qstat, bjobs, flux jobs)"
 
 
 def is_complete(directory: Path) -> bool:

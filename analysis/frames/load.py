@@ -196,7 +196,7 @@ def _read_sweep(study: Study, path: Path) -> None:
     names = [*(source.id for source in study.loaded), *(failure.point for failure in study.failed)]
     known = {attempted(name) for name in names}
     running = store.where_calibrating(path) or any(one.kind == "running" for one in study.failed)
-    idle = f"unless {store.QUEUED}, {store.RESUME}" if content.get("launcher") == "slurm" else store.RESUME
+    idle = f"unless {store.QUEUED}, {store.RESUME}" if content.get("launcher") != "local" else store.RESUME
     usual = "the sweep is running" if running else idle
     study.failed += [Failure(point, usual, "not started") for point in order if point not in known]
 

@@ -138,8 +138,13 @@ class OnNodes(Launcher):
 
     @property
     def cores(self) -> int:
-        """Of a node."""
+        """Of the job on a node."""
         return (self.allocation and self.allocation.cpus) or self.machine.cores
+
+    @property
+    def node(self) -> Machine:
+        """A node like the machine, with at least the cores that the job has there."""
+        return replace(self.machine, cores=max(self.machine.cores, self.cores))
 
     def without(self, nodes: frozenset[str]) -> Self:
         return replace(self, allocation=self.allocation and self.allocation.less(nodes))
@@ -154,7 +159,7 @@ class OnNodes(Launcher):
         return replace(self, planning=True, machine=node)
 
     def reasons_against(self, run: Run) -> Iterator[str]:
-        has, machine = max(self.least_nodes, len(self.nodes)), in_allocation(self.machine, self.allocation)
+        has, machine = max(self.least_nodes, len(self.nodes)), self.node
         if self.planning:
             machine = replace(machine, cores=max(machine.cores, run.ranks_per_node))
         elif not self.has_program:
@@ -190,11 +195,6 @@ class OnNodes(Launcher):
 
     def uses_gpus(self, run: Run) -> bool:
         return run.device != "cpu" and bool(self.site.gpus_per_node or self.machine.gpus)
-
-
-def in_allocation(machine: Machine, allocation: Allocation | None) -> Machine:
-    """A node of ``allocation`` like ``machine``, with at least the cores that the job has there."""
-    return replace(machine, cores=max(machine.cores, allocation.cpus)) if allocation else machine
 
 
 def thread_environment(run: Run, cores: int) -> dict[str, str]:

@@ -125,7 +125,7 @@ class Mpirun(OnNodes):
         if site.mpi.hostfile:
             hosts = tuple(dict.fromkeys(read_hostfile(site.mpi.hostfile, "`mpi.hostfile` of the site file")))
         return cls(
-            site, None if hosts else read_allocation(environment), this_machine(), environment, bool(mpirun),
+            site, read_allocation(environment), this_machine(), environment, bool(mpirun),
             kind=kind_of(version), version=version, hosts=hosts, root=os.geteuid() == 0,
             mpirun=mpirun or "mpirun",
         )  # fmt: skip
@@ -133,6 +133,10 @@ class Mpirun(OnNodes):
     @property
     def nodes(self) -> tuple[str, ...]:
         return self.hosts or super().nodes
+
+    @property
+    def cores(self) -> int:
+        return self.machine.cores if self.hosts else super().cores
 
     def without(self, nodes: frozenset[str]) -> Self:
         hosts = tuple(host for host in self.hosts if host not in nodes)

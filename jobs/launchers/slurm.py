@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 from jobs.checks import Node, why_not_on
 from jobs.cluster import Partition, gpus_per_node, partition
-from jobs.launchers.base import OnNodes, in_allocation
+from jobs.launchers.base import OnNodes
 from jobs.run import Run
 from jobs.site import Site
 
@@ -33,8 +33,7 @@ class Slurm(OnNodes):
     @classmethod
     def open(cls, site: Site, environment: Mapping[str, str]) -> Self:
         here = super().open(site, environment)
-        known = here.allocation and site.gpus_per_node
-        gpus = gpus_per_node(here.allocation.job) if here.allocation and known else None
+        gpus = gpus_per_node(here.allocation.job) if here.allocation and site.gpus_per_node else None
         return replace(here, gpus_per_node=gpus, node_cpus=os.cpu_count() or 0)
 
     @property
@@ -81,7 +80,7 @@ class Slurm(OnNodes):
         # In a container the data may be elsewhere, and modules that a job loads bring programs.
         outside = self.site.container is None
         node = Node(
-            in_allocation(self.machine, held),
+            self.node,
             f"a node of partition {part.name}" if part else "this machine",
             sees_data=outside,
             sees_programs=outside and not (part and self.site.modules),
