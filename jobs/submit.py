@@ -12,6 +12,7 @@ import argparse
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -240,8 +241,10 @@ def script_job(
     options = [text.format(**values) for key, text in system.options.items() if values.get(key)]
     own = shlex.join([*site.submit, *others])
     path = (directory / ".jobs" / f"{name}.sh").absolute()
-    of_job = {**variables, "SCALEPROF_TIME_S": str(time_s)}
-    of_job |= {"SCALEPROF_AGAIN": system.again, "SCALEPROF_SCRIPT": str(path)}
+    # A job may have another PATH than the shell that submits it: PBS hands none on.
+    client, _, rest = system.again.partition(" ")
+    of_job = {**variables, "SCALEPROF_TIME_S": str(time_s), "SCALEPROF_SCRIPT": str(path)}
+    of_job["SCALEPROF_AGAIN"] = f"{shutil.which(client) or client} {rest}".rstrip()
     lines = [
         "#!/usr/bin/env bash",
         *(f"{system.prefix} {option}" for option in [*options, own] if option),
