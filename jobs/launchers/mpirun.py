@@ -112,15 +112,13 @@ class Mpirun(OnNodes):
 
     @classmethod
     def presence(cls) -> Presence:
-        here = of_program([_mpirun(os.environ) or cls.program, "--version"], cls.install)
+        here = of_program([_mpirun(os.environ)[0] or cls.program, "--version"], cls.install)
         return replace(here, name=cls.program)
 
     @classmethod
     def open(cls, site: Site, environment: Mapping[str, str]) -> Self:
         """With the mpirun that is on the PATH, else the one installed beside our Python."""
-        mpirun = _mpirun(environment)
-        answer = ask([mpirun, "--version"]) if mpirun else None
-        version = " ".join((answer.stdout + answer.stderr).split()) if answer else ""
+        mpirun, version = _mpirun(environment)
         hosts: tuple[str, ...] = ()
         if site.mpi.hostfile:
             hosts = tuple(dict.fromkeys(read_hostfile(site.mpi.hostfile, "`mpi.hostfile` of the site file")))
@@ -162,7 +160,18 @@ class Mpirun(OnNodes):
         return [self.mpirun, *words, *self.site.mpi.flags]
 
 
-def _mpirun(environment: Mapping[str, str]) -> str | None:
-    beside = str(Path(sys.executable).parent)
-    paths = ((name, path) for path in (environment.get("PATH"), beside) for name in ("mpirun", "mpiexec"))
-    return next(filter(None, (shutil.which(name, path=path) for name, path in paths)), None)
+def _mpirun(environment: Mapping[str, str]) -> tuple[str, str]:
+    """The mpirun to start and what it says of itself; "" if there is none.
+
+    One of a kind that is known comes first: PBS has a mpiexec of its own, for SGI's MPI.
+    """
+    unknown = ("", "")
+    for path in (environment.get("PATH"), str(Path(sys.executable).parent)):
+        for name in ("mpirun", "mpiexec"):
+            if program := shutil.which(name, path=path):
+                answer = ask([program, "--version"])
+                version = " ".join((answer.stdout + answer.stderr).split())
+                if kind_of(version):
+                    return program, version
+                unknown = unknown if unknown[0] else (program, version)
+    return unknown

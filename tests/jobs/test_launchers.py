@@ -232,8 +232,13 @@ def test_the_doctor_sees_the_mpirun_that_the_launcher_takes(monkeypatch, tmp_pat
     monkeypatch.setenv("PATH", "/nowhere")  # /bin may have one
     seen = Mpirun.presence()
     assert (seen.name, seen.present, seen.detail) == ("mpirun", True, "mpirun (Open MPI) 5.0.11")
+    path = tmp_path / "pbs"
+    path.mkdir()
+    put_programs(path, mpiexec="echo 'pbs_version = 23.06.06'")  # for SGI's MPI alone
+    assert Mpirun.open(Site(), {"PATH": str(path)}).mpirun == str(tmp_path / "mpirun")
     (tmp_path / "mpirun").unlink()
     assert not Mpirun.presence().present
+    assert "pbs_version" in Mpirun.open(Site(), {"PATH": str(path)}).why_not(make_run({}))
 
 
 def test_the_mpirun_that_is_here_is_known():
