@@ -31,6 +31,7 @@ TOOLS: dict[str, tuple[str, str]] = {
     "ncu": ("profiling.tools.nvidia", "Ncu"),
     "vtune": ("profiling.tools.others", "Vtune"),
     "horovod": ("profiling.tools.others", "Horovod"),
+    "inspector": ("profiling.tools.others", "Inspector"),
 }
 # What a sweep or a rank may name; PyProf's tables are read, but it is not started any more.
 STARTED = tuple(name for name in TOOLS if name != "pyprof")

@@ -1,5 +1,6 @@
-"""Start a rank under TAU or VTune, or with Horovod's timeline. PyProf's tables are only read."""
+"""Start a rank under TAU or VTune, or with the records of Horovod or NCCL. PyProf's tables are only read."""
 
+import os
 from pathlib import Path
 from typing import ClassVar
 
@@ -114,6 +115,31 @@ class Horovod(Profiler):
     def environment(self, directory: Path, options: Options) -> dict[str, str]:
         cycles = {"HOROVOD_TIMELINE_MARK_CYCLES": "1"} if options.mode == "cycles" else {}
         return {"HOROVOD_TIMELINE": str(directory / _TIMELINE), **cycles}
+
+
+_PLUGIN = "NCCL_PROFILER_PLUGIN"  # a path, or NAME of a libnccl-profiler-NAME.so that the loader finds
+
+
+class Inspector(Profiler):
+    """NCCL's plugin of NCCL 2.28 and later, built from NCCL's sources."""
+
+    wraps = True
+    gpu_only = True
+    reader = "profiling.readers.inspector"
+    modes: ClassVar = {"auto": "duration, bytes and communicator of each collective"}
+
+    def environment(self, directory: Path, options: Options) -> dict[str, str]:
+        return {
+            _PLUGIN: os.environ.get(_PLUGIN, "inspector"),
+            "NCCL_INSPECTOR_ENABLE": "1",
+            "NCCL_INSPECTOR_DUMP_DIR": str(directory),
+            # With times. Of a communicator NCCL 2.28 keeps the last collective only until it is written.
+            "NCCL_INSPECTOR_DUMP_VERBOSE": "1",
+            "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": "500",
+        }
+
+    def outputs(self, directory: Path) -> list[Path]:
+        return sorted(directory.glob("*-pid*.log"))
 
 
 class PyProf(Profiler):

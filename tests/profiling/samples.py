@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.profiling import inspector_records
 from tests.profiling.gpu_databases import Nsys, make_table
 from tests.profiling.tau_files import Thread, write_merged, write_snapshots, write_text
 from tests.profiling.traces import Trace, training_step
@@ -155,6 +156,11 @@ def pyprof(path: Path, *changes: dict[str, Any]) -> Path:
     return path
 
 
+def inspector(path: Path) -> Path:
+    records = [inspector_records.record(0, inspector_records.NOW_US + 100 * at, 50) for at in range(3)]
+    return inspector_records.write(path, records)
+
+
 # name -> (tool, what writes it, the file's name)
 SAMPLES = {
     "torch": ("torch", kineto, "trace.json"),
@@ -171,4 +177,5 @@ SAMPLES = {
     "ncu details": ("ncu", text(NCU_DETAILS), "details.csv"),
     "vtune": ("vtune", text(VTUNE), "hotspots.csv"),
     "horovod": ("horovod", text(HOROVOD), "timeline.json"),
+    "inspector": ("inspector", inspector, "host-pid7.log"),
 }

@@ -100,6 +100,9 @@ def test_variables_of_each_tool():
                 "TAU_SET_NODE": "5", "TAU_THROTTLE": "0"},
         "ncu": {VARIABLE: "cuda"},
         "horovod": {"HOROVOD_TIMELINE": f"{RAW}/timeline.json"},
+        "inspector": {"NCCL_PROFILER_PLUGIN": "inspector", "NCCL_INSPECTOR_ENABLE": "1",
+                      "NCCL_INSPECTOR_DUMP_DIR": str(RAW), "NCCL_INSPECTOR_DUMP_VERBOSE": "1",
+                      "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": "500"},
     }  # fmt: skip
     # Where every function of Python is timed, those that are called too often are to be left out.
     assert "TAU_THROTTLE" not in tool("tau").environment(RAW, Options("python"))
@@ -108,7 +111,15 @@ def test_variables_of_each_tool():
 
 
 def test_a_sweep_starts_its_ranks_under_the_runs_profiler_if_that_watches_from_outside(tmp_path):
-    assert [name for name in TOOLS if wraps(name)] == ["nvprof", "nsys", "tau", "ncu", "vtune", "horovod"]
+    assert [name for name in TOOLS if wraps(name)] == [
+        "nvprof",
+        "nsys",
+        "tau",
+        "ncu",
+        "vtune",
+        "horovod",
+        "inspector",
+    ]
     sweep = Sweep(name="s", run={"profile": ["none", "nsys"]})
     execution = Execution(sweep, tmp_path, Local(), keep_raw=True)
     runs = [make_run({"profile": name, "batches": 10}) for name in ("none", "nsys")]
