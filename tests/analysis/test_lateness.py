@@ -39,13 +39,6 @@ def verdicts(one: of.Lateness) -> list[str]:
     return judge(one)[0].tolist()
 
 
-def test_a_rank_is_last_if_all_others_came_before_it():
-    late = np.array([[3.0, 1.0, 2.0], [1.0, 1.0, 2.0], [0.0, 0.0, 2.0]])
-    zeros = np.zeros(late.shape)
-    one = of.Lateness(of.BY_STAGES, np.arange(3), late, zeros, {}, 100.0, np.zeros(3))
-    assert one.last.tolist() == [[True, False, False], [False] * 3, [False] * 3]
-
-
 def test_a_rank_that_waited_for_the_others_is_no_matter_of_its_clock():
     late = np.zeros((4, 50))
     late[1] = -10.0
