@@ -5,6 +5,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -155,26 +156,45 @@ def read(directory: Path, name: str, columns: list[str] | None = None) -> pa.Tab
     """Table ``name`` of a rank's directory, or ``columns`` of it; UserError: absent, damaged, misnumbered."""
     path = table_path(directory, name)
     names = columns or SCHEMAS[name].names
-    try:
+    with _readable(path, name):
         refuse_pipe(path)
         table = pq.ParquetFile(path, page_checksum_verification=True).read(columns=names)
         for column in set(names).intersection(LATER.get(name, ())).difference(table.column_names):
             table = table.append_column(column, pa.nulls(len(table), SCHEMAS[name].field(column).type))
         table = table.select(names).cast(pa.schema([SCHEMAS[name].field(column) for column in names]))
-    except FileNotFoundError:
-        raise UserError(f"no {name} table: {path} does not exist") from None
-    except (pa.ArrowException, OSError, UnicodeDecodeError, KeyError) as error:
-        raise UserError(f"{path} is not a readable {name} table ({error}); {_AGAIN}") from None
     for wrong in _impossible(table, name):
         raise UserError(f"{path} is damaged: {wrong}; {_AGAIN}")
     return table
 
 
+@contextmanager
+def _readable(path: Path, name: str) -> Iterator[None]:
+    """What goes wrong with a file, as UserError."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError(f"no {name} table: {path} does not exist") from None
+    except (pa.ArrowException, OSError, UnicodeDecodeError, KeyError) as error:
+        raise UserError(f"{path} is not a readable {name} table ({error}); {_AGAIN}") from None
+
+
 def verify(paths: Iterable[Path], name: str, sql: str) -> None:
-    """Raise UserError where a column that a query of tables ``name`` names is damaged; DuckDB reads it."""
-    columns = [column for column in SCHEMAS[name].names if re.search(rf"\b{column}\b", sql)]
+    """Check the columns that ``sql`` names; UserError: damaged. DuckDB reads the tables and checks no sums.
+
+    A column is read once in a process, row group by row group.
+    """
+    columns = {column for column in SCHEMAS[name].names if re.search(rf"\b{column}\b", sql)}
     for path in paths:
-        read(path.parent, name, columns)
+        with _readable(path, name):
+            refuse_pipe(path)
+            verified = _verified.setdefault((path, path.stat().st_mtime_ns), set())
+            if missing := sorted(columns - verified):
+                for _ in pq.ParquetFile(path, page_checksum_verification=True).iter_batches(columns=missing):
+                    pass
+            verified |= columns
+
+
+_verified: dict[tuple[Path, int], set[str]] = {}  # columns, by file and when it was written
 
 
 def _impossible(table: pa.Table, name: str) -> Iterator[str]:
