@@ -143,7 +143,7 @@ def _of_traces(evidence: Evidence) -> list[Finding]:
     more = [advice for code, advice in _RECORD_MORE.items() if code in codes]
     partial = "profiles_missing" in codes
     taken = [_traced_step(source, steps[source.id]) for source in jobs if source.id in steps]
-    return [
+    found = [
         *limits,
         *_traced_efficiency(evidence),
         *taken,
@@ -153,6 +153,8 @@ def _of_traces(evidence: Evidence) -> list[Finding]:
         *([] if partial else _saving(evidence)),
         *(advised("what is not recorded", more, False) or [one for step in taken for one in _against(step)]),
     ]
+    # The name of the only job stands in the title.
+    return found if len(evidence.traces) > 1 else [one.of(run=None) for one in found]
 
 
 def _described(evidence: Evidence) -> list[Source]:
