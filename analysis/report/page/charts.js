@@ -232,11 +232,10 @@ function namedLines(data, layout, width) {
 }
 
 // The names at the right ends of lines, one below the other where these are close; those of lines that end
-// before the others stand below their end.
-function namesBeside(lines, layout) {
+// before the others stand below their end. Args: height: of the plot, which may be less than its margins leave.
+function namesBeside(lines, layout, height) {
   const at = (value, axis) => (axis.type === "log" ? Math.log10(value) : value);
   const [low, high] = layout.yaxis.range;
-  const height = layout.height - layout.margin.t - layout.margin.b;
   const ends = lines.map((line) => {
     const last = line.y.findLastIndex((value) => value !== null);
     const [x, y] = [at(line.x[last], layout.xaxis), at(line.y[last], layout.yaxis)];
@@ -318,7 +317,7 @@ function drawChart(element, filters, width = element.clientWidth) {
   Plotly.react(element, data, drawn, { displayModeBar: false });
   if (lines.length === 0) return;
   // Where lines end is known only now: plotly has chosen what the axes show, and would make room for the names.
-  const annotations = namesBeside(lines, element.layout);
+  const annotations = namesBeside(lines, element.layout, element._fullLayout._size.h);
   Plotly.relayout(element, { annotations, "xaxis.autorange": false, "yaxis.autorange": false });
 }
 
