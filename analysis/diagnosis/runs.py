@@ -224,8 +224,10 @@ def late_ranks(frame: pd.DataFrame) -> Finding | None:
     exact = frame["told_by"] == BY_COLLECTIVES
     named = _often(frame[exact])
     named = _often(frame[~exact]) if named.empty else named
-    # Stages show a late batch in every run: a rank whose loader is late in one alone is late by chance.
-    named = named[(named["cause"] != "loader") | named["rank"].isin(_often(frame)["rank"])]
+    # Stages show late batches, too: a rank whose loader is late in no run of theirs is late by chance.
+    if not (by_stages := frame[~exact]).empty:
+        seen = by_stages["rank"][by_stages["verdict"] == STRAGGLER]
+        named = named[(named["cause"] != "loader") | named["rank"].isin(seen)]
     recorded = frame[exact & frame["rank"].isin(named["rank"])]
     measured = pd.concat([recorded, named[~named["rank"].isin(recorded["rank"])]])
     of_ranks = measured["rank"]
