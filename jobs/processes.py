@@ -3,6 +3,7 @@
 All processes are started here. Each has its own session, so that ending it ends its children too.
 """
 
+import atexit
 import ctypes
 import os
 import signal
@@ -212,6 +213,8 @@ def stopped_in_order() -> Iterator[None]:
             # Time that is nearly up when all is done would end this process as if it had done nothing.
             late = number == signal.SIGUSR1 and handler is signal.SIG_DFL
             signal.signal(number, _too_late if late else handler)
+            if late:  # Python gives handlers up before it has ended
+                atexit.register(signal.signal, number, signal.SIG_IGN)
         _STOP.depth -= 1
         if not _STOP.depth:
             _STOP.asked = None

@@ -199,3 +199,19 @@ def test_a_rank_that_has_ended_is_not_one_that_never_started(tmp_path):
     leave(tmp_path, 3, None, report=True)
     assert gather_stacks(tmp_path, 4) == "; elsewhere: ranks 3"
     assert "ranks 3:\n(ended)" in (tmp_path / "log.txt").read_text()
+
+
+LATE = """
+import os, signal
+from jobs.processes import stopped_in_order
+class Late:
+    def __del__(self, kill=os.kill, me=os.getpid(), number=signal.SIGUSR1):
+        kill(me, number)
+late = Late()
+with stopped_in_order():
+    pass
+"""
+
+
+def test_time_that_is_up_as_python_ends_ends_nothing_else(root):
+    assert subprocess.run([sys.executable, "-c", LATE], cwd=root, check=False).returncode == 0
