@@ -36,6 +36,7 @@ WAITING_SHARE_PCT = 20.0  # of a step, from which on a part that it need not hav
 PROFILED_ALIKE = 0.15  # of the step: a profiled step that differs by more does not tell its parts
 LEAST_GAIN_PCT = 1.0  # of a simulated change that is worth a line
 _MOST_GAINS = 3
+_SHOWN_PCT = 0.05  # the lower end of a cost that is not printed as 0.0
 _MOST_NODES = 2  # that are named
 _SHARE_OF_BANDWIDTH = 0.25  # of what transfer costs, that links of twice the bandwidth take off
 # A loss of fewer percentage points is not worth a line ...
@@ -85,7 +86,8 @@ def of_rows(
         return [*_fastest(rows), *step, *causes, *_advice(judged, rows, gained, causes)]
     causes = _causes(judged, here, gained)
     lost = max((one.data["cost_pct"] for one in causes if one.code == "cause_of_loss"), default=0.0)
-    if waits and waits.data["cost_pct"] > lost:
+    told = {one.data["cause"] for one in causes if one.code == "cause_of_loss"}
+    if waits and waits.data["cost_pct"] > lost and waits.data["cause"] not in told:
         causes.append(waits)
     if late_here and not any(one.code == "straggler_costs" for one in causes):
         causes.append(late_here)
@@ -166,7 +168,8 @@ def _step(
     not the step's own.
     """
     step_ms = _step_ms(row)
-    stages = {name: number(row, f"mean_{name}_ms") for name in STAGES}
+    stages = {name: number(row, f"mean_{name}_ms") for name in (*STAGES, LATE)}
+    stages[LATE] = np.nan_to_num(stages[LATE])  # one rank waits for none
     profiled_alike = abs(sum(parts_ms.values()) - step_ms) <= PROFILED_ALIKE * step_ms
     divided = parts_ms if parts_ms and (profiled_alike or math.isnan(sum(stages.values()))) else stages
     if not (step_ms > 0 and sum(divided.values()) > 0):  # NaN: one is not known
@@ -420,7 +423,7 @@ def _causes(row: dict[str, Any], late: Finding | None, gained: Rows) -> list[Fin
     large = [kind for kind, cost in costs.items() if cost >= enough] or list(costs)[:1]
     if unsure:  # nothing is certain, and what is most is not hidden
         return [found(kind, "cause_uncertain") for kind in large[:2] if kind != LATE_RANKS]
-    certain = [one for one in large if not (ends := interval(one)) or ends[0] > 0][:2]
+    certain = [one for one in large if not (ends := interval(one)) or ends[0] >= _SHOWN_PCT][:2]
     least = costs[certain[-1]] if certain else 0.0
     doubtful = [one for one in large if one not in certain and costs[one] >= least][:2]
     few_pct = number(row, "loss_few_steps_pct")

@@ -211,6 +211,22 @@ def test_the_step_is_the_mean_and_an_unlike_profile_does_not_tell_its_parts():
         assert step.data["step_ns"] == pytest.approx(200e6) and named in step.data["shares"][0]
 
 
+def test_the_step_by_stages_holds_the_wait_for_late_ranks_and_no_cause_is_told_twice():
+    stages = {
+        "load": 0.0,
+        "forward": 40.0,
+        "backward": 60.0,
+        "update": 10.0,
+        "other": 10.0,
+        "late_ranks": 40.0,
+    }
+    row = point(4, 160.0, **{f"mean_{name}_ms": ms for name, ms in stages.items()})
+    (step,) = by_code(of_rows([BASE, row]), "step_takes")
+    assert step.data["parts_pct"] == pytest.approx({name: ms / 1.6 for name, ms in stages.items()})
+    found = of_rows([BASE, row | in_stages(late_ranks=20.0, backward=17.5)])
+    assert causes(found)[0] == ("late_ranks", 20.0) and not by_code(found, "step_waits")
+
+
 def test_a_rank_that_is_named_in_half_of_the_runs_or_less_is_no_straggler():
     few = [[late("a", 3), late("b", 3, "no")], late_8(verdict="no", mean_lateness_ms=1.0), []]
     assert [late_ranks(pd.DataFrame(rows)) for rows in few] == [None] * 3  # collectives acquit the second
