@@ -181,17 +181,12 @@ def main() -> None:
     run = make_run({**ranks, "device": arguments.device, "compute": arguments.precision})
     device = choose_device(run, world)
     Precision(run, device)  # sets whether fp32 products may use TF32
-    backend = open_backend(run, world, device)
-    try:
+    with open_backend(run, world, device) as backend:
         result = calibrate(
             world, device, arguments.precision, backend, arguments.threads, arguments.network,
             not arguments.allreduce,
         )  # fmt: skip
         backend.barrier()
-    except BaseException:
-        backend.abandon()  # to close it would wait for the others
-        raise
-    backend.close()
     if result is not None:
         for line in result.findings:
             print(f"scaleprof: {line}", file=sys.stderr)

@@ -133,14 +133,9 @@ def main() -> None:
     arguments = parser.parse_args()
     run, world = run_from_flags(arguments), read_world(os.environ)
     device = choose_device(run, world)
-    backend = open_backend(run, world, device)
-    try:
+    with open_backend(run, world, device) as backend:
         found = check(run, world, device, backend)
         backend.barrier()
-    except BaseException:
-        backend.abandon()  # to close it would wait for the others
-        raise
-    backend.close()
     if found is not None:
         write_record(arguments.out, found)
 

@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from jobs.run import make_run
 from jobs.store import Check, read_record
 from tests.analysis.commands import one_line_error, run
 from tests.train.many_runs import fork
+from train.backends import Backend
 from train.check import ROUNDS, SIZES, pairings
 
 
@@ -71,3 +73,14 @@ def test_what_cannot_start_or_fails_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(command.sys, "executable", str(Path("/bin/false")))
     failed = run("jobs.check", "--device", "cpu", "--out", tmp_path)
     assert failed.code == 1 and len(failed.err.splitlines()) == 2
+
+
+@pytest.mark.parametrize(("error", "left_by"), [(None, "close"), (KeyboardInterrupt, "abandon")])
+def test_a_backend_is_closed_and_after_an_error_abandoned(monkeypatch, error, left_by):
+    left = []
+    for name in ("close", "abandon"):
+        monkeypatch.setattr(Backend, name, lambda _, name=name: left.append(name))
+    with suppress(KeyboardInterrupt), Backend():
+        if error:
+            raise error
+    assert left == [left_by]

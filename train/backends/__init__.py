@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from jobs.run import BACKENDS, Run
 from profiling.findings import Finding
@@ -45,6 +45,13 @@ class Backend:
 
     def abandon(self) -> None:
         """Leave what can be left without the other ranks: this one has failed, and they do not know."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """Close it, or abandon it after an error: to close it would wait for the others."""
+        self.abandon() if error else self.close()
 
 
 def peers_lost(error: Exception) -> bool:
