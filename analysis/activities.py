@@ -22,7 +22,7 @@ from analysis.display.output import Answer
 from analysis.frames.load import load
 from analysis.frames.measure import Command, flag, levels, top
 from analysis.frames.study import Study
-from profiling.errors import UserError, run_command
+from profiling.errors import UserError
 
 
 def _load(arguments: argparse.Namespace) -> Study:
@@ -67,8 +67,7 @@ def _draw(answer: Answer, arguments: argparse.Namespace) -> None:
 
 
 main = Command(
-    "activities",
-    __doc__,
+    __name__, "activities", __doc__,
     levels("rank", "step"),
     flag("--shares", action="store_true", help="shares of communication and copies, by GPUs and batch size"),
     flag(
@@ -83,6 +82,3 @@ main = Command(
     load=_load,
     after=_draw,
 )  # fmt: skip
-
-if __name__ == "__main__":
-    run_command(main)

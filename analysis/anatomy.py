@@ -11,9 +11,5 @@ recorded different collectives; a finding says so.
 """
 
 from analysis.frames.measure import Command, levels
-from profiling.errors import run_command
 
-main = Command("anatomy", __doc__, levels("rank", "step", "stage"))
-
-if __name__ == "__main__":
-    run_command(main)
+main = Command(__name__, "anatomy", __doc__, levels("rank", "step", "stage"))

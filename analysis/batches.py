@@ -7,9 +7,5 @@ over ranks.
 """
 
 from analysis.frames.measure import Command
-from profiling.errors import run_command
 
-main = Command("batches", __doc__, module="analysis.measures.anatomy")
-
-if __name__ == "__main__":
-    run_command(main)
+main = Command(__name__, "batches", __doc__, module="analysis.measures.anatomy")

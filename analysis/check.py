@@ -11,7 +11,6 @@ import argparse
 from typing import Any
 
 from analysis.frames.measure import Command
-from profiling.errors import run_command
 
 
 def _load(given: argparse.Namespace) -> Any:
@@ -20,7 +19,4 @@ def _load(given: argparse.Namespace) -> Any:
     return load(given.path)
 
 
-main = Command("check", __doc__, load=_load)
-
-if __name__ == "__main__":
-    run_command(main)
+main = Command(__name__, "check", __doc__, load=_load)

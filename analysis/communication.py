@@ -13,13 +13,10 @@ not say which group a collective belongs to; a finding says so.
 """
 
 from analysis.frames.measure import Command, flag
-from profiling.errors import run_command
 
 main = Command(
+    __name__,
     "communication",
     __doc__,
     flag("--by", choices=("run", "rank"), default="run", help="one row per run, or per rank of a run [run]"),
 )
-
-if __name__ == "__main__":
-    run_command(main)

@@ -24,10 +24,9 @@ from pathlib import Path
 
 from analysis.frames.load import load
 from analysis.frames.measure import Command, flag
-from profiling.errors import run_command
 
 main = Command(
-    "compare", __doc__,
+    __name__, "compare", __doc__,
     flag(
         "other", lambda paths, study: [load(path, study.own_peaks) for path in paths], type=Path, nargs="+",
         metavar="B", help="results after: a sweep, a run, or traces; several: in order",
@@ -35,6 +34,3 @@ main = Command(
     flag("--across", metavar="FIELD,...", help="fields in which A and B may differ"),
     flag("--threshold", type=float, default=0.0, metavar="PCT", help="slowdown of a step to accept, %% [0]"),
 )  # fmt: skip
-
-if __name__ == "__main__":
-    run_command(main)

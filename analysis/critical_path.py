@@ -11,14 +11,11 @@ computing the longest path again without it, not by subtraction (docs/methods.md
 """
 
 from analysis.frames.measure import Command, levels, top
-from profiling.errors import run_command
 
 main = Command(
+    __name__,
     "critical_path",
     __doc__,
     levels("rank", "step", "direction", "layer", "operator", "kernel"),
     top("the longest parts of each run [all]"),
 )
-
-if __name__ == "__main__":
-    run_command(main)

@@ -10,14 +10,11 @@ averages ratios.
 """
 
 from analysis.frames.measure import Command, fields, flag
-from profiling.errors import run_command
 
 main = Command(
+    __name__,
     "efficiency",
     __doc__,
     flag("--method", choices=("corrected", "published"), default="corrected"),
     fields("world_size", "run", default="batch,nodes; of traces: run"),
 )
-
-if __name__ == "__main__":
-    run_command(main)

@@ -11,14 +11,10 @@ Energy is measured from before the first step to after the last. It includes war
 """
 
 from analysis.frames.measure import Command, flag
-from profiling.errors import run_command
 
 main = Command(
-    "expense", __doc__,
+    __name__, "expense", __doc__,
     flag(
         "--by", choices=("run", "rank"), default="run", help="one row per configuration, or per rank [run]"
     ),
 )  # fmt: skip
-
-if __name__ == "__main__":
-    run_command(main)

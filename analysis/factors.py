@@ -9,9 +9,5 @@ An interaction means that the effect of one factor depends on another; main effe
 """
 
 from analysis.frames.measure import Command
-from profiling.errors import run_command
 
-main = Command("factors", __doc__)
-
-if __name__ == "__main__":
-    run_command(main)
+main = Command(__name__, "factors", __doc__)

@@ -9,9 +9,9 @@ maximum of their values. PATH may be a file of cProfile (python -m cProfile -o F
 
 from analysis.frames.measure import Command, levels, top
 from analysis.frames.study import Study
-from profiling.errors import run_command
 
 main = Command(
+    __name__,
     "functions",
     __doc__,
     levels("rank", "thread"),
@@ -19,6 +19,3 @@ main = Command(
     load=lambda arguments: Study(arguments.path),
     module="analysis.measures.activities",
 )
-
-if __name__ == "__main__":
-    run_command(main)

@@ -9,14 +9,11 @@ functions have rows of their own (counters: vtune).
 """
 
 from analysis.frames.measure import Command, flag, top
-from profiling.errors import run_command
 
 main = Command(
+    __name__,
     "hotspots",
     __doc__,
     top("kernels [5]", default=5),
     flag("--run", metavar="ID", help="the timed run to use, if there are several configurations"),
 )
-
-if __name__ == "__main__":
-    run_command(main)

@@ -18,12 +18,10 @@ from pathlib import Path
 
 from analysis.frames.load import load
 from analysis.frames.measure import Command, flag, levels, top
-from profiling.errors import run_command
 from profiling.schemas import DIRECTIONS
 
 main = Command(
-    "kernels",
-    __doc__,
+    __name__, "kernels", __doc__,
     flag(
         "other", lambda path, study: path and load(path, study.own_peaks), type=Path, metavar="B", nargs="?",
         help="a second run or table, to compare with the first",
@@ -38,6 +36,3 @@ main = Command(
     flag("--summary", action="store_true", help="of two runs: only the sums by kind of change"),
     top("kernels of each run [all; table: 25 of one run, 5 of each of several]"),
 )  # fmt: skip
-
-if __name__ == "__main__":
-    run_command(main)

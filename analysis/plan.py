@@ -11,14 +11,10 @@ end in time over their whole range. analysis.report --images draws a plan.
 
 from analysis.frames.measure import RANKS, Command, flag
 from analysis.prediction.training import FLAGS
-from profiling.errors import run_command
 
 main = Command(
-    "plan", __doc__,
+    __name__, "plan", __doc__,
     *(flag(name, **settings) for name, settings in FLAGS.items()),
     RANKS,
     module="analysis.prediction.plan",
 )  # fmt: skip
-
-if __name__ == "__main__":
-    run_command(main)

@@ -24,7 +24,6 @@ import argparse
 from analysis.frames.load import load
 from analysis.frames.measure import RANKS, SCALING, Command, at_least, flag
 from analysis.frames.study import Study
-from profiling.errors import run_command
 
 
 def _load(arguments: argparse.Namespace) -> Study:
@@ -34,7 +33,7 @@ def _load(arguments: argparse.Namespace) -> Study:
 
 
 main = Command(
-    "predict", __doc__,
+    __name__, "predict", __doc__,
     RANKS,
     flag(
         "--what-if", default="", metavar="CHANGE,...",
@@ -52,6 +51,3 @@ main = Command(
     ),
     module="analysis.prediction.predict", load=_load,
 )  # fmt: skip
-
-if __name__ == "__main__":
-    run_command(main)

@@ -15,7 +15,6 @@ from analysis.display.output import parse_list
 from analysis.frames.load import load_named
 from analysis.frames.measure import SCALING, Command, fields, flag
 from analysis.frames.study import Study
-from profiling.errors import run_command
 
 
 def _methods(text: str, _: Study) -> list[str]:
@@ -23,8 +22,7 @@ def _methods(text: str, _: Study) -> list[str]:
 
 
 main = Command(
-    "scaled",
-    __doc__,
+    __name__, "scaled", __doc__,
     flag(
         "--method", _methods, default="corrected", metavar="METHOD,...",
         help="corrected, published (as the reference study computed it), or both [corrected]",
@@ -39,6 +37,3 @@ main = Command(
     newest=True,
     load=lambda given: load_named([str(given.path), *given.more], given.peaks),
 )  # fmt: skip
-
-if __name__ == "__main__":
-    run_command(main)

@@ -9,13 +9,10 @@ for 2 % of the step or more. Being slow does not count as late if no rank waited
 """
 
 from analysis.frames.measure import Command, flag
-from profiling.errors import run_command
 
 main = Command(
+    __name__,
     "stragglers",
     __doc__,
     flag("--by", choices=("rank", "step"), default="rank", help="one row per rank, or rank and step [rank]"),
 )
-
-if __name__ == "__main__":
-    run_command(main)

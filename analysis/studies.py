@@ -10,7 +10,7 @@ import argparse
 from typing import Any
 
 from analysis.frames.measure import Command
-from profiling.errors import UserError, run_command
+from profiling.errors import UserError
 
 
 def _load(given: argparse.Namespace) -> Any:
@@ -23,7 +23,4 @@ def _load(given: argparse.Namespace) -> Any:
     return results[0]
 
 
-main = Command("studies", __doc__, load=_load)
-
-if __name__ == "__main__":
-    run_command(main)
+main = Command(__name__, "studies", __doc__, load=_load)

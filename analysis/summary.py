@@ -8,15 +8,12 @@ The report's opening has the same findings. A bar shows what a part costs, in pe
 """
 
 from analysis.frames.measure import Command, flag
-from profiling.errors import run_command
 
 main = Command(
+    __name__,
     "summary",
     __doc__,
     flag("--short", action="store_true", help="only the first findings, without advice"),
     module="analysis.diagnosis",
     newest=True,
 )
-
-if __name__ == "__main__":
-    run_command(main)

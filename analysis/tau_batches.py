@@ -10,9 +10,9 @@ from pathlib import Path
 
 from analysis.frames.measure import Command, flag
 from analysis.frames.study import Study
-from profiling.errors import run_command
 
 main = Command(
+    __name__,
     "tau_batches",
     __doc__,
     flag(
@@ -27,6 +27,3 @@ main = Command(
     load=lambda given: Study(given.path),
     module="analysis.measures.tau",
 )
-
-if __name__ == "__main__":
-    run_command(main)

@@ -3,7 +3,6 @@
     python -m analysis.timeline RUN                     writes RUN/trace.pftrace.gz
     python -m analysis.timeline SWEEP --run ID --output FILE
     python -m analysis.timeline RUN --batches 40-42     some steps; needed above a million kernels
-    python -m analysis.report SWEEP --trace             the report, and the timeline of one run
 
 For a sweep without --run, the largest profiled run is used: most ranks, then most kernels. Each rank is a
 process of the timeline (rank 3 · node · device). Its tracks are steps, their stages, ranges and marks of the
@@ -18,7 +17,7 @@ A run without a profiler has only steps and stages, on the clocks of its hosts.
 
 from pathlib import Path
 
-from analysis.display.perfetto import FILE, add_flags
+from analysis.display.perfetto import FILE, MOST_KERNELS
 from analysis.frames.load import load
 from jobs.flags import OUTPUT, make_parser
 from profiling.errors import run_command
@@ -29,7 +28,10 @@ def main() -> int:
     parser = make_parser("python -m analysis.timeline", __doc__)
     parser.add_argument("path", type=Path, metavar="DIR", help="a run, or a sweep's results")
     parser.add_argument(*OUTPUT, type=file_to_write, metavar="FILE", help=f"[DIR/{FILE}]")
-    add_flags(parser)
+    parser.add_argument("--run", metavar="ID", help="run of the timeline [the largest profiled run]")
+    parser.add_argument(
+        "--batches", metavar="N[-M]", help=f"steps to draw [all, for up to {MOST_KERNELS:,} kernels]"
+    )
     arguments = parser.parse_args()
     from analysis.measures.timeline import write_of  # imports pandas: not for the help
 

@@ -7,9 +7,5 @@ GPU utilization, SM efficiency and achieved occupancy are defined as in PyTorch'
 """
 
 from analysis.frames.measure import Command
-from profiling.errors import run_command
 
-main = Command("utilization", __doc__)
-
-if __name__ == "__main__":
-    run_command(main)
+main = Command(__name__, "utilization", __doc__)

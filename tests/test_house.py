@@ -58,7 +58,6 @@ DEFERRED = {
     *(
         "pydantic_core",
         "argcomplete",
-        "kaleido",
         "cupti",
         "horovod",
         "mpi4py",

@@ -6,7 +6,6 @@ nanoseconds. Perfetto also opens JSON traces, but these have fractional microsec
 in every event, so they are larger and slower to open.
 """
 
-import argparse
 import gzip
 from typing import IO, TYPE_CHECKING, Any
 
@@ -25,14 +24,6 @@ _WORDS = {
     "text": "debug_annotation_string_values",
 }  # of InternedData
 _PLAIN, _CODED = ("track", "start_ns", "end_ns", "flow"), ("name", "category")  # columns of slices
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Which run is drawn, and which of its steps."""
-    parser.add_argument("--run", metavar="ID", help="run of the timeline [the largest profiled run]")
-    parser.add_argument(
-        "--batches", metavar="N[-M]", help=f"steps to draw [all, for up to {MOST_KERNELS:,} kernels]"
-    )
 
 
 class TraceWriter:

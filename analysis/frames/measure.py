@@ -20,6 +20,7 @@ from analysis.display.output import Answer
 from analysis.frames.load import load, newest_sweep
 from analysis.frames.study import Study
 from profiling.arguments import with_values
+from profiling.errors import run_command
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +111,10 @@ def at_least(least: float, kind: type = float) -> Callable[[str], Any]:
 class Command:
     """The ``main`` of a command: called with its words, it answers and returns the exit code.
 
+    Where its module is the program that runs (``python -m``), it runs at once, and the program ends.
+
     Args:
+        module_name: ``__name__`` of its module.
         name: of the command, and of its measure.
         doc: the help.
         load: the study from the arguments, or what else the measure is of.
@@ -122,6 +126,7 @@ class Command:
 
     def __init__(
         self,
+        module_name: str,
         name: str,
         doc: str | None,
         *flags: Flag,
@@ -133,6 +138,8 @@ class Command:
         self._name, self._doc, self._flags, self._load, self._after = name, doc, flags, load, after
         self._newest = newest
         self._module = module or f"analysis.measures.{name}"
+        if module_name == "__main__":
+            run_command(self)
 
     @cached_property
     def measure(self) -> Measure:

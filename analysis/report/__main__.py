@@ -4,8 +4,6 @@
     python -m analysis.report DIR --output FILE
     python -m analysis.report A B                      what changed from A to B
     python -m analysis.report TRACES...                first converts traces, into a folder next to the report
-    python -m analysis.report DIR --trace              also writes the timeline, DIR/trace.pftrace.gz
-    python -m analysis.report DIR --figures FOLDER     also writes each chart as SVG, with its caption
     python -m analysis.report DIR --images 1.28e6x90 --within 24h    also plans a training (analysis.plan)
 
 Two folders of results (of runs, or of converted traces) are compared: A is before, B is after. The verdicts
@@ -23,8 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.display import output
-from analysis.display.perfetto import FILE as TIMELINE
-from analysis.display.perfetto import add_flags
 from analysis.frames.load import first_trace, load
 from analysis.frames.study import Study, in_counts
 from analysis.prediction.training import FLAGS, given
@@ -40,26 +36,15 @@ from profiling.whole_file import file_to_write
 if TYPE_CHECKING:
     from analysis.report.render import Page
 
-_BESIDE = Path()  # --trace without a name
 _FILE = "report.html"
 _MOST_NAMED = 2  # runs that failed
-FORMATS = ("svg", "png")
 
 
 def main() -> int:
     arguments = _parser().parse_args()
     # Pandas, and all that is drawn: not for the help.
-    from analysis.measures.timeline import write_of
-    from analysis.report import figures
     from analysis.report.build import build, build_studies, holds_studies
 
-    if arguments.figures:
-        figures.check_folder(arguments.figures, arguments.overwrite)
-    elif arguments.overwrite or arguments.figure_format:
-        raise UserError("--overwrite and --figure-format need --figures")
-    for flag in ("run", "batches"):
-        if getattr(arguments, flag) and not arguments.trace:
-            raise UserError(f"--{flag} selects what the timeline holds: use it with --trace")
     path: Path = arguments.path[0]
     of_studies = len(arguments.path) == 1 and holds_studies(path)
     found = [] if of_studies else results_in(arguments.path, arguments.peaks)
@@ -69,16 +54,9 @@ def main() -> int:
         raise UserError("--across names fields in which A and B may differ: give two folders of results")
     if of_studies:
         _write(arguments, beside(path, _FILE), build_studies(path, arguments.peaks))
-        if arguments.trace:
-            raise UserError(f"{path} holds single-node studies: --trace needs a run with ranks")
         return EXIT_DONE
     study, code = (found[0], EXIT_DONE) if found else converted(arguments)
-    path = study.path
-    _write(arguments, beside(path, _FILE), build(study, given(arguments)))
-    if arguments.trace:
-        folder = arguments.output.parent if arguments.output else path
-        own = arguments.trace if arguments.trace != _BESIDE else beside(folder, TIMELINE)
-        write_of(study, own, arguments.run, arguments.batches)
+    _write(arguments, beside(study.path, _FILE), build(study, given(arguments)))
     return max(code, _failed(study))
 
 
@@ -93,19 +71,8 @@ def _parser() -> argparse.ArgumentParser:
         help="the file to write [DIR/report.html; with A B: B/compared-with-A.html]",
     )  # fmt: skip
     parser.add_argument("--across", metavar="FIELD,...", help="with A B: fields in which they may differ")
-    parser.add_argument(
-        "--trace", type=file_to_write, nargs="?", const=_BESIDE, metavar="FILE",
-        help=f"also write the timeline of a run, for Perfetto [{TIMELINE} next to the report]",
-    )  # fmt: skip
-    add_flags(parser)
     for name, settings in FLAGS.items():
         parser.add_argument(name, **settings)
-    parser.add_argument(
-        "--figures", type=Path, metavar="FOLDER",
-        help="also write each chart as an image for a paper, with its caption; needs Chromium or Chrome",
-    )  # fmt: skip
-    parser.add_argument("--figure-format", choices=FORMATS, help=f"format of the images [{FORMATS[0]}]")
-    parser.add_argument("--overwrite", action="store_true", help="replace the files that --figures writes")
     output.add_peaks_flag(parser)
     return parser
 
@@ -113,8 +80,8 @@ def _parser() -> argparse.ArgumentParser:
 def _compare(arguments: argparse.Namespace, a: Study, b: Study) -> int:
     from analysis.report import changes
 
-    if arguments.trace or given(arguments):
-        raise UserError("--trace, --images, --tokens and --within need one set of results")
+    if given(arguments):
+        raise UserError("--images, --tokens and --within need one set of results")
     own = [name for study in (a, b) for name in study.own_factors]
     across = output.parse_fields(arguments.across, flag="--across", own=own)
     name = f"compared-with-{a.path.resolve().name}.html"
@@ -133,9 +100,8 @@ def _failed(study: Study) -> int:
 
 
 def _write(arguments: argparse.Namespace, file: Path, page: "Page") -> None:
-    """The report, in ``file`` if no other is named, and its figures if they are wanted."""
+    """The report, in ``file`` if no other is named."""
     from analysis.diagnosis.evidence import HEADINGS
-    from analysis.report.figures import write_figures
     from analysis.report.render import render
 
     target: Path = arguments.output or file
@@ -147,9 +113,6 @@ def _write(arguments: argparse.Namespace, file: Path, page: "Page") -> None:
     for line in said[:MOST_SHOWN]:
         print(line, file=sys.stderr)
     print(target)
-    if arguments.figures:
-        files = write_figures(page, arguments.figures, arguments.figure_format or FORMATS[0])
-        print(f"{arguments.figures}: {len(files)} files", file=sys.stderr)
 
 
 def beside(path: Path, name: str) -> Path:

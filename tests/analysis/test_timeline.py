@@ -221,7 +221,6 @@ def test_what_cannot_be_drawn_or_written_is_one_line_and_leaves_nothing(sweep, t
     (tmp_path / "file").touch()
     error = one_line_error(run("analysis.timeline", sweep, "--output", tmp_path / "file" / "t.gz"))
     assert "cannot write" in error
-    assert "--trace" in one_line_error(run("analysis.report.__main__", sweep, "--run", "any"))
     for batches in ("x", "3-", "5-4", "-1"):
         assert "40 or 40-42" in one_line_error(run("analysis.timeline", sweep, f"--batches={batches}"))
 

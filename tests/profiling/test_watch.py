@@ -140,7 +140,7 @@ def test_an_environment_of_the_users_own_needs_only_what_pip_installs_there(tmp_
     # pandas is not there either, but pyarrow minds a None in its place.
     hidden = [
         "adbc_driver_manager", "argcomplete", "cxxfilt", "defusedxml", "duckdb", "google_crc32c", "jinja2",
-        "kaleido", "mpi4py", "nvidia.dali", "perfetto", "PIL", "plotly", "scipy", "torchvision",
+        "mpi4py", "nvidia.dali", "perfetto", "PIL", "plotly", "scipy", "torchvision",
     ]  # fmt: skip
     hide = f"import sys; sys.modules.update(dict.fromkeys({hidden})); from jobs.commands import main; main()"
 
