@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -183,7 +184,9 @@ def requirements(*groups: str) -> set[str]:
 
 
 def is_command(path: Path) -> bool:
-    return path.name == "__main__.py" or 'if __name__ == "__main__":' in path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
+    runs = 'if __name__ == "__main__":' in text or re.search(r"^main = Command\(\s*__name__,", text, re.M)
+    return path.name == "__main__.py" or bool(runs)
 
 
 @pytest.mark.parametrize("package", sorted(MAY_IMPORT))
