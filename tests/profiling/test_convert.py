@@ -1,7 +1,6 @@
 """python -m profiling.convert: what becomes of files and folders, once, again, shared, and cut short."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -116,8 +115,6 @@ def test_pyprofs_tables_are_not_converted(tmp_path, capsys):
     assert printed.err.startswith("scaleprof: 1 converted, 0 not, 1 ")
 
 
-MPIRUN = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
-
 EACH = Counts(len(SAMPLES) - 1, as_they_are=1)  # PyProf's table
 
 
@@ -177,19 +174,6 @@ def test_processes_whose_parent_was_killed_end(root):
         with suppress(ProcessLookupError):
             os.killpg(parent.pid, signal.SIGKILL)
     assert said == "1 2\n"
-
-
-@pytest.mark.skipif(MPIRUN is None, reason="no mpirun on this machine")
-def test_ranks_of_mpi_share_the_files(alone, tmp_path):
-    mpirun = [MPIRUN, "--allow-run-as-root", "--oversubscribe", "-np", "2"]
-    files = [alone / "raw" / name for name in ("vtune", "nvprof summary")]
-    command = [*mpirun, sys.executable, "-m", "profiling.convert", *files, "--out", tmp_path]
-    yields = {**os.environ, "OMPI_MCA_mpi_yield_when_idle": "1"}
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=600, env=yields)
-    assert answer.returncode == 0, answer.stderr
-    assert answer.stdout.count("\n") == 2  # by the first rank alone
-    whole, found = tables_below(alone / "out" / "raw"), tables_below(tmp_path)
-    assert len(found) == 4 and found == {name: whole[name] for name in found}
 
 
 def test_threads_of_a_tau_run_become_one_result_beside_them(tmp_path):

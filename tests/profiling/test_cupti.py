@@ -1,6 +1,7 @@
 """CUPTI's own records: what a process records of itself, on a stand-in for the package."""
 
 import threading
+from functools import partial
 
 import pytest
 
@@ -44,42 +45,37 @@ def record(api, directory):
     return capture.write()
 
 
-@pytest.fixture
-def recorded(tmp_path):
+# of a batch: direction, class, name, bytes
+KERNELS = [
+    ("loader", "memcpy", "Memcpy HtoD (Pinned -> Device)", 4096),
+    ("fprop", "other", "void kernel<float>(float)", None),
+    ("bprop", "gemm", GEMM, None),
+    ("bprop", "memset", "Memset (Device)", 64),
+    ("bprop", "communication", "ncclDevKernel_AllReduce", None),
+    ("update", "other", "(a kernel without a name)", None),
+]
+
+
+def test_a_recording_has_the_kernels_of_its_batches_and_no_others(tmp_path):
     api = FakeCupti()
-    findings = record(api, tmp_path)
-    return api, findings, tmp_path
-
-
-def test_a_recording_has_the_kernels_of_its_batches_and_no_others(recorded):
-    api, findings, directory = recorded
-    kernels = read(directory, "kernels").to_pandas()
-    assert codes(findings) == ["clock_aligned"]
-    assert len(kernels) == 6 * BATCHES and set(kernels["rank"]) == {3}
-    assert sorted(set(kernels["batch_index"])) == [FIRST, FIRST + 1, FIRST + 2]
-    assert (kernels["duration_ns"] == 2000).all() and set(kernels["stream"]) == {7}
-    assert (kernels["launch_ns"] < kernels["start_ns"]).all()
+    assert codes(record(api, tmp_path)) == ["clock_aligned"]
     assert not api.enabled and api.thread_ids == 1
-
-
-def test_what_each_kernel_is_and_whose(recorded):
-    kernels = read(recorded[2], "kernels").to_pandas()
-    first = kernels[kernels["batch_index"] == FIRST].sort_values("correlation")
-    assert list(first["direction"]) == ["loader", "fprop", "bprop", "bprop", "bprop", "update"]
-    assert list(first["class"]) == ["memcpy", "other", "gemm", "memset", "communication", "other"]
-    assert list(first["short_name"])[1:3] == ["kernel", GEMM]
-    assert first["name"].iloc[0] == "Memcpy HtoD (Pinned -> Device)" and first["bytes"].iloc[0] == 4096
-    assert first["name"].iloc[3] == "Memset (Device)" and first["bytes"].iloc[3] == 64
-    assert (first["grid"].iloc[1], first["block"].iloc[1]) == ("4,2,1", "128,1,1")
-    assert first["name"].iloc[5] == "(a kernel without a name)"
+    kernels = read(tmp_path, "kernels").to_pandas().sort_values("correlation").astype(object)
+    kernels = kernels.where(kernels.notna(), None)
+    columns = ["batch_index", "direction", "class", "name", "bytes"]
+    batches = range(FIRST, FIRST + BATCHES)
+    assert list(kernels[columns].itertuples(index=False, name=None)) == [
+        (batch, *one) for batch in batches for one in KERNELS
+    ]
+    assert set(zip(kernels["rank"], kernels["stream"], kernels["duration_ns"], strict=True)) == {(3, 7, 2000)}
+    assert (kernels["launch_ns"] < kernels["start_ns"]).all()
+    assert (kernels["grid"].iloc[1], kernels["block"].iloc[1]) == ("4,2,1", "128,1,1")
+    assert kernels["short_name"].iloc[1] == "kernel"
 
 
 def test_the_device_is_waited_for_before_the_records_are_asked_for(tmp_path):
     api = FakeCupti()
-
-    def wait():
-        api.run("CONCURRENT_KERNEL", name="late", correlation=77)
-
+    wait = partial(api.run, "CONCURRENT_KERNEL", name="late", correlation=77)
     capture = cupti.CuptiCapture(tmp_path, 0, api, wait)
     capture.start()
     capture.stop()

@@ -143,15 +143,6 @@ def test_processes_or_threads_left_out(tmp_path, field, expected):
     assert converted.findings == []
 
 
-def test_times_relative_to_a_base(tmp_path, expected):
-    trace = recording()
-    base = 1_700_000_000_000_000_000
-    trace.facts["baseTimeNanoseconds"] = base
-    rows, _ = rows_of(trace.write(tmp_path / "trace.json"))
-    times = ("start_ns", "launch_ns", "launch_end_ns")
-    assert rows == [{**row, **{name: row[name] + base for name in times}} for row in expected]
-
-
 def test_python_frames_and_modules(tmp_path, expected):
     trace = Trace(baseTimeNanoseconds=0)
     for start in (1000, 1100):

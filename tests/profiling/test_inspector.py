@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from profiling import tables
 from profiling.convert import Counts, convert
 from profiling.errors import UserError
-from profiling.tools import Options, read, recognise, tool
+from profiling.tools import Options, read, recognise
 from profiling.traced_job import read_job
 from profiling.wrap import collect_output
 from tests.analysis.commands import found, run
@@ -91,17 +91,6 @@ def test_a_sweep_names_the_rank_that_comes_late(tmp_path, late):
     rows = run("analysis.stragglers", tmp_path, "--format", "csv").csv
     assert [float(row["lateness_ms"]) for row in rows] == pytest.approx([-late, late], abs=0.01)
     assert (rows[1]["verdict"] == "straggler") == (late > 0)
-
-
-def test_how_it_is_switched_on(monkeypatch):
-    inspector = tool("inspector")
-    monkeypatch.delenv("NCCL_PROFILER_PLUGIN", raising=False)
-    variables = inspector.environment(Path("/raw"), Options(gpu=True))
-    assert variables["NCCL_PROFILER_PLUGIN"] == "inspector" and variables["NCCL_INSPECTOR_ENABLE"] == "1"
-    assert variables["NCCL_INSPECTOR_DUMP_DIR"] == "/raw" and variables["NCCL_INSPECTOR_DUMP_VERBOSE"] == "1"
-    monkeypatch.setenv("NCCL_PROFILER_PLUGIN", "/opt/libnccl-profiler-inspector.so")
-    assert inspector.environment(Path("/raw"), Options())["NCCL_PROFILER_PLUGIN"].startswith("/opt/")
-    assert inspector.wrap(["python", "x.py"], Path("/raw"), Options()) == ["python", "x.py"]
 
 
 def test_a_rank_in_several_communicators_is_that_of_the_largest(tmp_path):

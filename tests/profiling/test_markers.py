@@ -27,18 +27,6 @@ class Log:
         self.lines.append(f"{self.name} mark {name}")
 
 
-def test_a_batch_is_heard_by_all_in_order_and_nested():
-    lines = []
-    marks = Markers([Log("a", lines), Log("b", lines)])
-    with marks.forward:
-        pass
-    marks.end_of_batch()
-    assert lines == [
-        "a push Forward Pass", "b push Forward Pass", "b pop Forward Pass", "a pop Forward Pass",
-        "a mark End of Batch", "b mark End of Batch",
-    ]  # fmt: skip
-
-
 def test_torch_ranges_cost_nothing_while_no_profiler_is_on_and_survive_its_switching():
     made, on = [], [False]
 

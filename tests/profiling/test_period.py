@@ -46,25 +46,18 @@ def test_a_planted_period_is_found_whatever_its_layers(seed, layers, forward, ba
     assert len(found.edges_ns) - 1 >= batches
 
 
-@settings(max_examples=30)
-@given(seed=st.integers(0, 10**6), layers=st.integers(8, 40))
-def test_the_layers_of_one_step_are_no_batches(seed, layers):
-    generator = np.random.default_rng(seed)
-    names, start, end = times_of(batch_of(generator, layers, 10, 14))
-    assert find_period(names, start, end, [UPDATE]) is None
+NONE = {
+    "the layers of one step": lambda generator: batch_of(generator, generator.integers(8, 41), 10, 14),
+    "nothing recurs": lambda generator: generator.integers(0, 30, 3000).tolist(),
+    "two batches are too few": lambda generator: batch_of(generator, 4, 6, 9) * 2,
+}
 
 
+@pytest.mark.parametrize("case", NONE)
 @settings(max_examples=30)
 @given(seed=st.integers(0, 10**6))
-def test_what_does_not_recur_is_refused(seed):
-    generator = np.random.default_rng(seed)
-    names, start, end = times_of(generator.integers(0, 30, 3000).tolist())
-    assert find_period(names, start, end) is None
-
-
-def test_two_batches_are_too_few_to_be_sure():
-    generator = np.random.default_rng(0)
-    names, start, end = times_of(batch_of(generator, 4, 6, 9) * 2)
+def test_what_does_not_recur_is_refused(case, seed):
+    names, start, end = times_of(NONE[case](np.random.default_rng(seed)))
     assert find_period(names, start, end, [UPDATE]) is None
 
 

@@ -1,11 +1,8 @@
 """Tables as they are written and read, whole files, and the database of a process."""
 
 import os
-import subprocess
-import sys
 import threading
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
-from profiling import database, schemas, tables
+from profiling import schemas, tables
 from profiling.errors import UserError
 from profiling.whole_file import whole_file
 
@@ -29,16 +26,6 @@ def test_numbers_become_what_arrow_makes_of_them(kind, data):
     column = tables.as_table("batches", {name: values[::2]})[name]
     expected = pa.array(values[::2], schemas.SCHEMAS["batches"].field(name).type, from_pandas=True)
     assert column.combine_chunks().equals(expected)
-
-
-def test_a_rank_writes_its_batches_without_pandas():
-    code = (
-        "import sys, numpy as np; from profiling import tables; "
-        "tables.as_table('batches', {'loss': np.array([1.0, float('nan')]), 'rank': np.zeros(2, int)}); "
-        "print('pandas' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
 
 
 def test_a_file_from_before_a_column_was_added_is_read_with_nulls(tmp_path):
@@ -78,12 +65,3 @@ def test_a_pipe_is_written_to(tmp_path):
         pytest.fail("the pipe was replaced by a file")
     reader.join()
     assert read == [b"rows"]
-
-
-def test_temporary_tables_are_a_connections_own():
-    one, other = database.connect(), database.connect()
-    for number, connection in enumerate((one, other)):
-        connection.execute(f"create temp table mine as select {number} as number")
-    assert one.execute("select number from mine").fetchall() == [(0,)]
-    with pytest.raises(duckdb.CatalogException):
-        database.connect().execute("select * from mine")

@@ -158,22 +158,24 @@ def timers_of(*names, calls=4.0):
     return dict.fromkeys(names, (calls, 0.0, 1.0, 40.0))
 
 
-def test_stages_that_are_events_are_counted(tmp_path):
-    """As under tau_python, where a timer may not outlive the function that started it."""
-    events = {f"{name} (ns)": (4.0, 9.0, 1.0, 5.0, 100.0) for name in ("Forward Pass", "Batch Duration")}
-    events["Backward Pass (ns)"] = (3.0, 9.0, 1.0, 5.0, 75.0)
-    write_text(tmp_path, [Thread(0, 0, timers_of("main"), events)])
-    missing = {"stage": "Backward Pass", "n": 3, "of": 4}
-    assert read(tmp_path).findings == [Finding("marks_missing", rank=0, data=missing)]
+def events_of(*names, calls=4.0):
+    return dict.fromkeys(names, (calls, 9.0, 1.0, 5.0, 25 * calls))
 
 
-def test_a_timer_counts_before_an_event_of_the_same_stage(tmp_path):
-    events = {"Batch Duration (us)": (4.0, 9.0, 1.0, 5.0, 100.0)}
-    write_text(
-        tmp_path,
-        [Thread(0, 0, {**timers_of("Forward Pass"), **timers_of("End of Batch", calls=3.0)}, events)],
-    )
-    missing = {"stage": "End of Batch", "n": 3, "of": 4}
+@pytest.mark.parametrize(
+    ("stage", "timers", "events"),
+    [
+        # As under tau_python, where a timer may not outlive the function that started it.
+        ("Backward Pass", timers_of("main"), events_of("Forward Pass (ns)", "Batch Duration (ns)")
+         | events_of("Backward Pass (ns)", calls=3.0)),
+        # A timer counts before an event of the same stage.
+        ("End of Batch", timers_of("Forward Pass") | timers_of("End of Batch", calls=3.0),
+         events_of("Batch Duration (us)")),
+    ],
+)  # fmt: skip
+def test_stages_are_counted_as_timers_or_as_events(tmp_path, stage, timers, events):
+    write_text(tmp_path, [Thread(0, 0, timers, events)])
+    missing = {"stage": stage, "n": 3, "of": 4}
     assert read(tmp_path).findings == [Finding("marks_missing", rank=0, data=missing)]
 
 

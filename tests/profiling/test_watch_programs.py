@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -102,13 +101,6 @@ def test_a_loop_that_hides_everything_and_marks_its_stages(tmp_path, forks):
     rows = batches_of(tmp_path / "run")
     assert len(rows) == 8 and (rows[STAGES] > 0).all(axis=None)
     assert (rows.forward_ns > rows.load_ns).sum() > 4 and rows.images.tolist() == [8] * 8
-
-
-def test_the_same_program_runs_without_scaleprof(tmp_path):
-    without = "import runpy, sys; sys.modules['profiling'] = None; runpy.run_path(sys.argv[1])"
-    command = [sys.executable, "-c", without, str(PROGRAMS / "marked.py")]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300)
-    assert ended.stdout == "trained\n"
 
 
 def test_compiled_models_are_compiled_as_without_us(tmp_path, forks_before_the_compiler):

@@ -1,6 +1,5 @@
 """Programs watched within this process: which steps, which model, how many samples."""
 
-import itertools
 from functools import partial
 
 import pytest
@@ -8,16 +7,11 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from profiling.watching.steps import BY_BACKWARD, FORWARD, UPDATE
-from profiling.watching.watched import Enough, Request, Steps, Watch, findings_of
-from tests.profiling.watched_here import descend, descent, follow_each_other, passes, train
+from profiling.watching.steps import FORWARD, UPDATE
+from profiling.watching.watched import Enough, Request, Watch, findings_of
+from tests.profiling.watched_here import descent, follow_each_other, passes, train
 
 ENDLESS = 2000  # steps of a program that should be ended before
-
-
-def found(watched_process: Watch, steps: Steps) -> dict[str, dict]:
-    """What the findings say, by their codes."""
-    return {one.code: dict(one.data) for one in findings_of(watched_process, steps)}
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -52,35 +46,6 @@ def test_a_step_of_few_is_not_ended_before_the_second_optimizer_has_come(watch, 
             passes(models[1])
             generator.step()
     assert watched_process.stop().passes.tolist() == [critics + 1] * batches
-
-
-def test_updates_that_are_not_seen_end_steps_with_the_backward_pass(watch):
-    watched_process = watch(Request(batches=3))
-    model = torch.nn.Linear(3, 2)
-    _optimizer = descent(model)
-    count = itertools.count()
-    with pytest.raises(Enough):
-        for _ in range(ENDLESS):
-            passes(model)
-            descend(model)  # as a compiled step of the optimizer does
-            next(count)
-    steps = watched_process.stop()
-    assert len(steps) == 3 and next(count) < 6
-    assert found(watched_process, steps)["steps_by"] == {"by": BY_BACKWARD}
-
-
-def test_data_that_are_loaded_before_training_end_no_step(watch):
-    watched_process = watch(Request(batches=3))
-    model = torch.nn.Linear(3, 2)
-    optimizer = descent(model)
-    loader = DataLoader(torch.ones(12, 3), 2)
-    for _ in loader:
-        pass
-    with pytest.raises(Enough):
-        for data in itertools.chain.from_iterable(itertools.repeat(loader)):
-            model(data).sum().backward()
-            optimizer.step()
-    assert optimizer.steps == 3 and len(watched_process.stop()) == 3
 
 
 @pytest.mark.parametrize(

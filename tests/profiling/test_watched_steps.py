@@ -13,14 +13,12 @@ from profiling.watching.steps import (
     BY_BACKWARD,
     BY_FORWARD,
     BY_LOAD,
-    BY_MARKER,
     BY_OPTIMIZER,
     EVALUATION,
     FORWARD,
     LATE,
     LOAD,
     PAUSE,
-    STEP,
     UNKNOWN,
     UPDATE,
     Ends,
@@ -238,20 +236,3 @@ def test_passes_within_the_optimizers_step_interrupt_it():
     ]  # fmt: skip
     steps = steps_of(found)
     assert len(steps) == 1 and stages(steps) == [[0, 1, 1, 3]]
-
-
-def test_explicit_steps_are_taken_before_all_others():
-    recorder = Recorder(Counting(), Markers([]), _no_start, lambda *one: None)
-    for _ in range(2):
-        recorder.enter(STEP)  # 0, 7
-        recorder.enter(FORWARD)  # 1
-        recorder.leave()
-        recorder.enter(UPDATE)  # 3
-        recorder.leave()
-        recorder.enter(UPDATE)  # 5
-        recorder.leave()  # 6
-        recorder.leave()  # 7
-    steps = steps_of(recorder.segments())
-    assert steps.by == BY_MARKER
-    assert steps.start_ns.tolist() == [0, 8] and steps.end_ns.tolist() == [7, 15]
-    assert stages(steps) == [[0, 1, 0, 2], [0, 1, 0, 2]]

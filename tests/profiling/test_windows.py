@@ -53,32 +53,35 @@ def assert_same(tool, path, narrow, rows, least=3):
         )
 
 
-@pytest.mark.parametrize(("tool", "make"), [("nsys", write_nsys), ("nvprof", write_nvprof)])
-def test_a_database_in_windows_gives_the_same_tables(tool, make, tmp_path, narrow):
+# what writes it, what is deleted of it, and how many rows a window has
+DATABASES = {
+    "nsys": (write_nsys, "", 300),
+    "nvprof": (write_nvprof, "", 300),
+    "without marks and ranges": (write_nsys, "delete from NVTX_EVENTS", 200),
+    "launches missing": (
+        write_nvprof, "delete from CUPTI_ACTIVITY_KIND_RUNTIME where correlationId % 7 = 0", 300
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DATABASES)
+def test_a_database_in_windows_gives_the_same_tables(case, tmp_path, narrow):
+    make, statement, rows = DATABASES[case]
     path = make(tmp_path / "rank3.sqlite", make_batches(24, 60, 1_000_000, seed=1))
-    assert_same(tool, path, narrow, 300)
-
-
-def long_trace(tmp_path, steps=30):
-    trace, at = Trace(baseTimeNanoseconds=10**18), 1000.0
-    trace.range("## the whole training ##", 900, 1e6)
-    for _ in range(steps):
-        at = training_step(trace, at)
-        change = {
-            "Device Type": 1,
-            "Device Id": 0,
-            "Bytes": 64,
-            "Total Allocated": 128,
-            "Total Reserved": 256,
-        }
-        trace.events.append(
-            {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": at, "args": change}
-        )
-    return trace.write(tmp_path / "trace.json")
+    with sqlite3.connect(path) as connection:
+        connection.execute(statement)
+    assert_same("nsys" if make is write_nsys else "nvprof", path, narrow, rows)
 
 
 def test_a_trace_in_windows_gives_the_same_tables(tmp_path, narrow):
-    assert_same("torch", long_trace(tmp_path), narrow, 60)
+    trace, at = Trace(baseTimeNanoseconds=10**18), 1000.0
+    trace.range("## the whole training ##", 900, 1e6)
+    memory = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]"}
+    change = {"Device Type": 1, "Device Id": 0, "Bytes": 64, "Total Allocated": 128, "Total Reserved": 256}
+    for _ in range(30):
+        at = training_step(trace, at)
+        trace.events.append({**memory, "ts": at, "args": change})
+    assert_same("torch", trace.write(tmp_path / "trace.json"), narrow, 60)
 
 
 def test_a_real_trace_in_windows_gives_the_same_tables(narrow, shared_data):
@@ -97,13 +100,6 @@ def test_a_collective_that_is_open_at_the_end_of_a_window_counts_once(tmp_path, 
         trace.range("gloo:all_reduce", at + 500, at + 1300, thread=2)  # ends in the next batch
         trace.range("End of Batch", at + 990, at + 990)
     assert_same("torch", trace.write(tmp_path / "trace.json"), narrow, 40)
-
-
-def test_without_marks_and_ranges_windows_are_spans_of_time(tmp_path, narrow):
-    path = write_nsys(tmp_path / "rank0.sqlite", make_batches(20, 60, 1_000_000, seed=2))
-    with sqlite3.connect(path) as connection:
-        connection.execute("delete from NVTX_EVENTS")
-    assert_same("nsys", path, narrow, 200)
 
 
 def launches(tmp_path, correlation, name="rank0.sqlite"):
@@ -129,10 +125,3 @@ def test_launches_whose_numbers_do_not_rise_leave_the_recording_whole(tmp_path, 
     assert tables_of("nvprof", path)[0] == whole[0]  # each number looked up
     monkeypatch.setattr(windows, "_MOST_DISPUTED", 100)
     assert tables_of("nvprof", path) == whole
-
-
-def test_work_whose_launch_was_not_recorded_is_kept_once(tmp_path, narrow):
-    path = write_nvprof(tmp_path / "rank0.sqlite", make_batches(20, 60, 1_000_000, seed=4))
-    with sqlite3.connect(path) as connection:
-        connection.execute("delete from CUPTI_ACTIVITY_KIND_RUNTIME where correlationId % 7 = 0")
-    assert_same("nvprof", path, narrow, 300)

@@ -2,7 +2,6 @@
 
 import itertools
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from jobs.run import make_run
 from jobs.store import Check, read_record
 from tests.analysis.commands import one_line_error, run
 from tests.train.many_runs import fork
-from train.backends import Backend
 from train.check import ROUNDS, SIZES, pairings
 
 
@@ -30,7 +28,8 @@ def test_all_pairs_meet_once_and_those_that_meet_at_the_same_time_share_no_node(
 
 @pytest.mark.long
 def test_three_ranks_on_nodes_of_their_own(tmp_path, ready):
-    run_of_nodes = make_run({"gpus_per_node": 3, "device": "cpu", **command._SHORT["cpu"], "threads": 1})
+    tiny = {"model": "squeezenet1_1", "batch": 2, "image_size": 32, "device": "cpu", "threads": 1}
+    run_of_nodes = make_run({"gpus_per_node": 3, **tiny})
     out, log = tmp_path / store.CHECK, tmp_path / "log.txt"
     words = ["-m", "tests.train.on_nodes", f"--out={out}", *command.to_flags(run_of_nodes)]
     processes = Local().processes(run_of_nodes, [sys.executable, *words], tmp_path)
@@ -73,14 +72,3 @@ def test_what_cannot_start_or_fails_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(command.sys, "executable", str(Path("/bin/false")))
     failed = run("jobs.check", "--device", "cpu", "--out", tmp_path)
     assert failed.code == 1 and len(failed.err.splitlines()) == 2
-
-
-@pytest.mark.parametrize(("error", "left_by"), [(None, "close"), (KeyboardInterrupt, "abandon")])
-def test_a_backend_is_closed_and_after_an_error_abandoned(monkeypatch, error, left_by):
-    left = []
-    for name in ("close", "abandon"):
-        monkeypatch.setattr(Backend, name, lambda _, name=name: left.append(name))
-    with suppress(KeyboardInterrupt), Backend():
-        if error:
-            raise error
-    assert left == [left_by]
