@@ -67,7 +67,7 @@ _COPIES = ("memcpy", "memset")
 # --- from tables --------------------------------------------------------------------------------------
 
 _OF_KERNELS = """
-select {levels} device >= 0 as on_gpu, coalesce(name::varchar, '(without a name)') as name,
+select {levels} coalesce(device >= 0, true) as on_gpu, coalesce(name::varchar, '(without a name)') as name,
     "class"::varchar as "class", count(*) as calls, sum(duration_ns)::double / 1e9 as time_s,
     min(duration_ns) / 1e3 as min_us, max(duration_ns) / 1e3 as max_us
 from kernels where duration_ns >= 0 group by all order by time_s desc, "class"
@@ -86,7 +86,7 @@ def of_kernels(kernels: pa.Table | Sequence[Path], by: Sequence[str] = ()) -> pd
         tables.verify(kernels, "kernels", sql)
     relation = connection.read_parquet([*map(str, kernels)]) if files else connection.from_arrow(kernels)
     rows = relation.query("kernels", sql).df()  # type: ignore[union-attr]
-    rows["type"] = np.where(rows.pop("on_gpu") != False, GPU, CPU)  # noqa: E712
+    rows["type"] = np.where(rows.pop("on_gpu"), GPU, CPU)
     copies = rows["class"].isin(_COPIES) & (rows["type"] == GPU)
     kinds = rows["name"].map(lambda name: short_name(name).replace("Mem", "mem", 1))
     rows["name"] = rows["name"].mask(copies, "[CUDA " + kinds + "]")

@@ -105,6 +105,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a batch of no time": (a_batch_of_no_time, "ends before it starts"),
     "a time missing": (a_time_missing, "steps without timestamps"),
     "other batches": (other_batches, "batches are not numbered 0 to 39"),
+    "batches twice": (
+        lambda run: change(batches(run, 0), "batch_index", lambda index: list(index // 2)), "not numbered"
+    ),
     **{f"text in {name}": (as_text(name), "not a readable batches table") for name in ("end_ns", "images")},
     "batches with a bit flipped": (lambda run: flip_a_bit(batches(run, 0)), "not a readable batches table"),
     "a time beyond all": (
@@ -171,8 +174,9 @@ def test_impossible_times_cost_their_run_alone(tmp_path: Path, table: str, comma
         assert f"{table}.parquet" in "".join((ran.out + ran.err).split()) and "Traceback" not in ran.err
 
 
-@pytest.mark.parametrize("rank", ["rank_0000", "rank_0001"])
-@pytest.mark.parametrize("damage", [truncate, partial(flip_a_bit, column="duration_ns")])
+@pytest.mark.parametrize(
+    ("rank", "damage"), [("rank_0000", truncate), ("rank_0001", partial(flip_a_bit, column="duration_ns"))]
+)
 def test_a_damaged_table_of_kernels_is_named_and_costs_no_other(tmp_path: Path, rank: str, damage) -> None:
     broken = sweep(tmp_path)
     damage(broken / rank / "kernels.parquet")
@@ -189,14 +193,10 @@ def test_a_damaged_table_of_kernels_is_named_and_costs_no_other(tmp_path: Path, 
     assert rows["2"]["kernel_ms_per_step"] == ""
 
 
-@pytest.mark.parametrize(
-    ("column", "value"), [("duration_ns", None), ("flops", float("nan")), ("flops", None)]
-)
-def test_kernels_without_their_figures_do_not_spoil_the_sums(
-    tmp_path: Path, column: str, value: float | None
-) -> None:
-    broken = sweep(tmp_path)
-    change(broken / "rank_0000" / "kernels.parquet", column, lambda values: [value, *values[1:]])
+def test_kernels_without_their_figures_do_not_spoil_the_sums(tmp_path: Path) -> None:
+    path = sweep(tmp_path) / "rank_0000" / "kernels.parquet"
+    change(path, "duration_ns", lambda values: [None, *values[1:]])
+    change(path, "flops", lambda values: [values[0], float("nan"), None, *values[3:]])
     answers = {
         name: run(f"analysis.{name}", tmp_path, "--format", "csv", "--all")
         for name in ("scaled", "efficiency", "kernels")
@@ -229,9 +229,7 @@ READS_KERNELS = ("anatomy", "communication", "efficiency", "kernels", "utilizati
 
 
 @pytest.mark.parametrize(("command", "duration"), [*zip(READS_KERNELS, [None, -1_000_000] * 3, strict=False)])
-def test_launches_without_a_duration_are_left_out_and_counted(
-    tmp_path: Path, command: str, duration: int | None
-) -> None:
+def test_launches_without_a_duration_are_left_out_and_counted(tmp_path: Path, command: str, duration) -> None:
     broken = sweep(tmp_path)
     count = change_kernels(broken, "duration_ns", duration, every=7)
     ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
@@ -251,18 +249,6 @@ def test_collectives_without_a_duration_are_left_out(tmp_path: Path) -> None:
     assert section_of(load(tmp_path), "communication").charts
 
 
-def not_attributed(run: Path, ranks: int) -> None:
-    for rank in range(ranks):
-        change(batches(run, rank), "attributed", lambda recorded: [False] * len(recorded))
-
-
-def test_a_rank_without_an_attributed_batch_has_no_row_of_its_collectives(tmp_path: Path) -> None:
-    broken = sweep(tmp_path)
-    not_attributed(broken, 1)
-    ran = run("analysis.communication", tmp_path, "--by", "rank", "--format", "csv")
-    assert (ran.code, [row["rank"] for row in ran.csv]) == (0, ["1"])
-
-
 def test_a_step_whose_stages_took_no_time_is_not_simulated(tmp_path: Path) -> None:
     broken = sweep(tmp_path)
     for stage in ("forward_ns", "update_ns"):
@@ -272,47 +258,49 @@ def test_a_step_whose_stages_took_no_time_is_not_simulated(tmp_path: Path) -> No
     assert "not simulated: step" in ran.err
 
 
-def test_kernels_that_name_no_device_are_left_out_of_its_utilization(tmp_path: Path) -> None:
+def test_kernels_without_a_device_and_activities_without_a_name(tmp_path: Path) -> None:
     broken = sweep(tmp_path)
     count = change_kernels(broken, "device", None)
     ran = run("analysis.utilization", tmp_path, "--format", "csv")
     assert (ran.code, [row["rank"] for row in ran.csv]) == (0, ["0", "1"])
     assert f": {count}" in ran.err and "device" in ran.err
-
-
-def test_activities_without_a_name_are_one_activity(tmp_path: Path) -> None:
-    count = change_kernels(sweep(tmp_path), "name", None, every=3)
+    count = change_kernels(broken, "name", None, every=3)
     ran = run("analysis.activities", tmp_path, "--format", "csv")
     assert ran.code == 0
     assert sum(int(row["calls"]) for row in ran.csv if row["name"] == "(without a name)") == count
 
 
-@pytest.mark.parametrize("command", ["anatomy", "communication"])
-def test_a_batch_of_which_is_not_known_whether_it_was_recorded_was_not(tmp_path: Path, command: str) -> None:
+def test_batches_without_a_time_or_that_nobody_knows_to_be_recorded_do_not_count(tmp_path: Path) -> None:
     broken = sweep(tmp_path)
     change(batches(broken, 0), "attributed", lambda recorded: [*recorded[:-1], None])
-    row = run(f"analysis.{command}", tmp_path, "--format", "csv").csv[-1]
-    assert (row["run"], row["attributed_steps"]) == (broken.name, "39")
-
-
-def test_a_batch_without_a_time_is_left_out_of_the_anatomy_and_counted(tmp_path: Path) -> None:
-    broken = sweep(tmp_path)
+    for command in ("anatomy", "communication"):
+        row = run(f"analysis.{command}", tmp_path, "--format", "csv").csv[-1]
+        assert (row["run"], row["attributed_steps"]) == (broken.name, "39")
     change(batches(broken, 0), "forward_ns", lambda took: [*took[:-2], None, None])
     ran = run("analysis.anatomy", tmp_path, "--format", "csv")
     assert (ran.code, ran.csv[-1]["attributed_steps"]) == (0, "38")
-    assert f"2 steps without times ({broken.name})" in ran.err
+    assert f"1 steps without times ({broken.name})" in ran.err
     assert float(ran.csv[-1]["compute_ms"]) == pytest.approx(60)
+    change(batches(broken, 0), "attributed", lambda recorded: [False] * len(recorded))
+    ran = run("analysis.communication", tmp_path, "--by", "rank", "--format", "csv")
+    assert (ran.code, [row["rank"] for row in ran.csv]) == (0, ["1"])
 
 
 def kernels_absent(rank: Path) -> None:
     (rank / "kernels.parquet").unlink()
 
 
-@pytest.mark.parametrize("damage", [shutil.rmtree, kernels_absent])
-@pytest.mark.parametrize("command", ["anatomy", "kernels", "efficiency", "communication"])
-def test_ranks_that_are_missing_are_named(
-    tmp_path: Path, command: str, damage: Callable[[Path], None]
-) -> None:
+@pytest.mark.parametrize(
+    ("command", "damage"),
+    [
+        *zip(
+            ("anatomy", "kernels", "efficiency", "communication"),
+            [shutil.rmtree, kernels_absent] * 2,
+            strict=True,
+        )
+    ],
+)
+def test_ranks_that_are_missing_are_named(tmp_path: Path, command: str, damage) -> None:
     broken = sweep(tmp_path)
     damage(broken / "rank_0001")
     ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
@@ -404,15 +392,10 @@ def test_results_that_are_not_there_name_those_that_are(tmp_path: Path, monkeypa
         assert f"{given.removeprefix('3=')} does not exist{said}" in error
 
 
-def test_a_point_that_failed_and_was_done_later_is_no_failure(tmp_path: Path) -> None:
+def test_a_point_that_failed_counts_as_what_it_was_later(tmp_path: Path) -> None:
     write_sweep(tmp_path, [run_of()])
     write_run(tmp_path, run_of(), Truth(), exit_code=1, reason="no space left")
-    ran = run("analysis.batches", tmp_path, "--format", "csv")
-    assert (ran.code, load(tmp_path).failed) == (0, [])
-
-
-def test_a_point_that_failed_and_is_running_again_is_one_run_that_runs(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of()])
+    assert (run("analysis.batches", tmp_path).code, load(tmp_path).failed) == (0, [])
     failed = write_run(tmp_path, run_of(gpus_per_node=2), Truth(), exit_code=1, reason="no space left")
     again = failed.with_name(failed.name.removesuffix("_ret_1"))
     claim(again, this_owner({}))
@@ -423,8 +406,7 @@ def test_a_point_that_failed_and_is_running_again_is_one_run_that_runs(tmp_path:
     ran = run("analysis.batches", tmp_path, "--format", "csv")
     assert "interrupted: " in ran.err and again.name in ran.err
     (again / store.LOG).touch()
-    said = one_line_error(run("analysis.scaled", again))
-    assert again.name in said
+    assert again.name in one_line_error(run("analysis.scaled", again))
 
 
 def test_while_a_sweep_runs_nobody_is_told_to_start_it_again(tmp_path: Path) -> None:
@@ -440,29 +422,21 @@ def test_while_a_sweep_runs_nobody_is_told_to_start_it_again(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("command", ["scaled", "kernels"])
 def test_nothing_to_read_is_one_line(tmp_path: Path, command: str) -> None:
-    module = f"analysis.{command}"
-    assert "does not exist" in one_line_error(run(module, tmp_path / "absent"))
-    assert "holds no results" in one_line_error(run(module, tmp_path))
+    def said(path: Path) -> str:
+        return one_line_error(run(f"analysis.{command}", path))
+
+    assert "does not exist" in said(tmp_path / "absent")
     (tmp_path / "notes.txt").write_text("hello")
-    assert "holds no results" in one_line_error(run(module, tmp_path))
-    assert "PyProf or TAU" in one_line_error(run(module, tmp_path / "notes.txt"))
     pq.write_table(pa.table({"x": [1]}), tmp_path / "other.parquet")
-    assert "PyProf or TAU" in one_line_error(run(module, tmp_path / "other.parquet"))
-
-
-@pytest.mark.parametrize("command", ["scaled", "kernels"])
-def test_a_sweep_of_which_nothing_counts_is_one_line(tmp_path: Path, command: str) -> None:
-    write_sweep(tmp_path, [])
-    assert "holds no results" in one_line_error(run(f"analysis.{command}", tmp_path))
-    write_run(tmp_path, run_of(), Truth(), exit_code=1, reason="the data folder")
-    assert "the data folder" in one_line_error(run(f"analysis.{command}", tmp_path))
-
-
-def test_a_folder_of_several_sweeps_asks_which(tmp_path: Path) -> None:
-    write_sweep(tmp_path / "one", [run_of()])
-    assert run("analysis.batches", tmp_path).code == 0
-    write_sweep(tmp_path / "two", [run_of()])
-    assert "holds 2 sweeps" in one_line_error(run("analysis.batches", tmp_path))
+    for name in ("notes.txt", "other.parquet"):
+        assert "PyProf or TAU" in said(tmp_path / name)
+    assert "holds no results" in said(tmp_path)
+    write_sweep(tmp_path / "one", [])
+    assert "holds no results" in said(tmp_path / "one")
+    write_run(tmp_path / "one", run_of(), Truth(), exit_code=1, reason="the data folder")
+    assert "the data folder" in said(tmp_path / "one")
+    write_sweep(tmp_path / "two", [])
+    assert "holds 2 sweeps" in said(tmp_path)
 
 
 STRANGE = [
@@ -501,32 +475,6 @@ def test_damaged_records_of_the_sweep_are_notes(tmp_path: Path, content: str) ->
     ran = run("analysis.scaled", tmp_path, "--format", "csv")
     assert (ran.code, len(ran.csv)) == (0, 2)
     assert store.SWEEP in ran.err and store.CALIBRATION in ran.err
-
-
-def test_one_run_alone(tmp_path: Path) -> None:
-    broken = sweep(tmp_path)
-    (row,) = run("analysis.scaled", broken, "--format", "csv", "--all").csv
-    assert (row["world_size"], row["base_world_size"]) == ("2", "2")
-    assert row["kind_of_runs"] == "profiled runs"
-
-
-def multiply(run_directory: Path, column: str, factor: float) -> None:
-    for directory in run_directory.glob("rank_*"):
-        table = tables.read(directory, "batches").to_pandas()
-        table[column] = (table[column] * factor).astype("int64")
-        columns = {name: table[name].to_numpy() for name in table}
-        tables.write(tables.as_table("batches", columns), directory, "batches")
-
-
-def test_a_batch_that_is_there_twice_takes_its_run_out(tmp_path: Path) -> None:
-    """Its kernels would count twice."""
-    broken = write_run(tmp_path, run_of(gpus_per_node=2), Truth())
-    write_sweep(tmp_path, [run_of()])
-    multiply(broken, "batch_index", 0.5)
-    for command in ("scaled", "batches"):
-        ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
-        assert ran.code == 1 and broken.name in ran.err and "not numbered" in ran.err
-        assert {row["gpus_per_node"] for row in ran.csv} == {"1"}
 
 
 def test_without_a_folder_scaled_answers_for_the_newest_sweep(tmp_path: Path, monkeypatch) -> None:
