@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,17 +13,6 @@ from analysis.measures import anatomy
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import MS, Truth, run_of, write_sweep
-
-
-def test_stages_and_ranks_add_up_to_the_whole(tmp_path):
-    write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch")])
-    study = load(tmp_path)
-    whole = records(anatomy.anatomy(study).rows)[0]
-    by_stage = records(anatomy.anatomy(study, ["stage"]).rows)
-    assert [row["stage"] for row in by_stage] == list(STAGES)
-    assert sum(row["wall_ms"] for row in by_stage) == pytest.approx(whole["wall_ms"])
-    by_rank = records(anatomy.anatomy(study, ["rank"]).rows)
-    assert [row["attributed_steps"] for row in by_rank] == [20, 20] and whole["attributed_steps"] == 40
 
 
 def test_late_launches_are_told_from_other_idle_time(tmp_path):
@@ -42,16 +30,19 @@ def test_late_launches_are_told_from_other_idle_time(tmp_path):
     assert not study.notes()
 
 
-def test_what_parts_are_made_of_adds_up_to_them(tmp_path):
+def test_what_parts_are_made_of_adds_up_to_them_and_stages_and_ranks_to_the_whole(tmp_path):
     truth = Truth(wait_ms={2: 7.0}, queued_ms=3.0, noise_ms=0.1)
     write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch")], truth)
-    for by in ([], ["rank"], ["stage"], ["step", "stage"]):
-        for row in records(anatomy.anatomy(load(tmp_path), by).rows):
-            for part, names in WITHIN.items():
-                made_of = sum(row[f"{name}_ms"] for name in names)
-                assert made_of == pytest.approx(row[f"{part}_ms"], rel=1e-12, abs=1e-9)
-    (row,) = records(anatomy.anatomy(load(tmp_path)).rows)
-    assert row["loader_wait_ms"] == pytest.approx(7, abs=0.01)
+    rows = {by: records(anatomy.anatomy(load(tmp_path), by.split()).rows) for by in ("", "rank", "stage")}
+    for row in (row for of in rows.values() for row in of):
+        for part, names in WITHIN.items():
+            made_of = sum(row[f"{name}_ms"] for name in names)
+            assert made_of == pytest.approx(row[f"{part}_ms"], rel=1e-12, abs=1e-9)
+    (whole,) = rows[""]
+    assert whole["loader_wait_ms"] == pytest.approx(7, abs=0.01)
+    assert [row["stage"] for row in rows["stage"]] == list(STAGES)
+    assert sum(row["wall_ms"] for row in rows["stage"]) == pytest.approx(whole["wall_ms"])
+    assert [row["attributed_steps"] for row in rows["rank"]] == [20, 20] and whole["attributed_steps"] == 40
 
 
 def test_on_a_cpu_idle_is_one(tmp_path):
@@ -153,16 +144,3 @@ def exposed_of(path: Path) -> np.ndarray:
     )
     of_row = [[row[f"{name}_communication_ms"] for name in NAMES] for row in (scaled, anatomy)]
     return np.array([*of_row, [sum(row[f"{name}_ms"] for row in calls) for name in NAMES]])
-
-
-def test_a_trace_of_two_ranks_without_a_collective_is_not_zero(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch")])
-    for path in tmp_path.glob("run_*/rank_*/kernels.parquet"):
-        _without_collectives(path)
-    ran = run("analysis.scaled", tmp_path, "--format", "json", "--all")
-    assert ran.json[0].get("exposed_communication_ms") is None and "not recorded: collectives" in ran.err
-
-
-def _without_collectives(path: Path) -> None:
-    table = pq.read_table(path)
-    pq.write_table(table.filter(pc.not_equal(pc.cast(table["class"], "string"), "communication")), path)

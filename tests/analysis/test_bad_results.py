@@ -15,7 +15,6 @@ import pytest
 
 from analysis.frames.load import load
 from jobs import store
-from jobs.run_fields import format_id
 from jobs.store import OWNER, claim, release, this_owner
 from profiling import tables
 from tests.analysis.commands import Ran, one_line_error, run
@@ -286,28 +285,6 @@ def test_batches_without_a_time_or_that_nobody_knows_to_be_recorded_do_not_count
     assert (ran.code, [row["rank"] for row in ran.csv]) == (0, ["1"])
 
 
-def kernels_absent(rank: Path) -> None:
-    (rank / "kernels.parquet").unlink()
-
-
-@pytest.mark.parametrize(
-    ("command", "damage"),
-    [
-        *zip(
-            ("anatomy", "kernels", "efficiency", "communication"),
-            [shutil.rmtree, kernels_absent] * 2,
-            strict=True,
-        )
-    ],
-)
-def test_ranks_that_are_missing_are_named(tmp_path: Path, command: str, damage) -> None:
-    broken = sweep(tmp_path)
-    damage(broken / "rank_0001")
-    ran = run(f"analysis.{command}", tmp_path, "--format", "csv")
-    assert (ran.code, bool(ran.csv)) == (0, True)
-    assert ran.err.count(f"missing in the recording: 1 of 2 (1) ({broken.name})") == 1
-
-
 @pytest.mark.parametrize(
     ("report", "says"),
     [
@@ -407,17 +384,6 @@ def test_a_point_that_failed_counts_as_what_it_was_later(tmp_path: Path) -> None
     assert "interrupted: " in ran.err and again.name in ran.err
     (again / store.LOG).touch()
     assert again.name in one_line_error(run("analysis.scaled", again))
-
-
-def test_while_a_sweep_runs_nobody_is_told_to_start_it_again(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of()])
-    ids = [format_id(run_of(gpus_per_node=2), repetition) for repetition in range(3)]
-    (tmp_path / ids[0]).mkdir()
-    claim(tmp_path / ids[1], this_owner({}))
-    record = json.loads((tmp_path / store.SWEEP).read_text())
-    (tmp_path / store.SWEEP).write_text(json.dumps(record | {"order": ids}))
-    reasons = {one.point: one.reason for one in load(tmp_path).failed}
-    assert (reasons[ids[0]], reasons[ids[2]]) == ("sweep stopped", "the sweep is running")
 
 
 @pytest.mark.parametrize("command", ["scaled", "kernels"])

@@ -1,9 +1,6 @@
 """Collectives are matched over ranks; planted waits, clocks and bandwidths are found."""
 
-from types import SimpleNamespace
-
 import numpy as np
-import pandas as pd
 import pyarrow.compute as pc
 import pytest
 
@@ -11,8 +8,7 @@ from analysis.display.metrics import records
 from analysis.frames.anatomy import arrays_of, calls_of
 from analysis.frames.divide import activities_of
 from analysis.frames.load import load
-from analysis.measures.communication import communication, figures
-from analysis.report.communication import together
+from analysis.measures.communication import communication
 from jobs import store
 from profiling import tables
 from profiling.tools import read
@@ -98,18 +94,6 @@ def test_ranks_that_made_other_collectives_are_not_matched():
     assert matched_of([here, elsewhere.assign(step=[0, 1])]) is None
 
 
-def test_transfers_that_overlap_each_other_and_what_they_carry_together():
-    """Two allreduces of 1 MB, 100 us each and 60 of them at once: 140 us for both."""
-    matched = matched_of([rank_of(rank, [0, 40], [100, 140]) for rank in (0, 1)])
-    ranks = [SimpleNamespace(rank=rank, counted=1, timed=1) for rank in (0, 1)]
-    source = SimpleNamespace(id="mine", ranks=2)
-    trace = SimpleNamespace(source=source, ranks=ranks, collectives=matched.calls, matched=matched)
-    (row,) = records(figures(trace))
-    assert row["transfer_ms"] == pytest.approx(0.2) and row["transferring_ms"] == pytest.approx(0.14)
-    assert row["busbw_gb_per_s"] == pytest.approx(10)
-    assert row["busbw_together_gb_per_s"] == pytest.approx(2e6 / 140e3)
-
-
 def test_a_run_is_compared_with_an_allreduce_of_its_ranks_on_as_many_nodes_over_its_network(tmp_path):
     runs = [
         run_of(nodes=nodes, gpus_per_node=2 // nodes, network=network, profile="torch")
@@ -132,39 +116,17 @@ def test_a_run_is_compared_with_an_allreduce_of_its_ranks_on_as_many_nodes_over_
     assert of[2, "eth"][0] and of[2, "eth"][1] is None
 
 
-def test_tau_tables(tmp_path):
+def test_tau_tables_and_the_references(tmp_path, shared_data):
     path = write_tau(tmp_path / "x_interval.gzip", {(1, 4, 32): [60.0, 62.0, 64.0]})
     (row,) = run("analysis.communication", path, "--format", "csv").csv
     # mpi_allreduce takes half of each rank's time: 3 x 30.75 + 31 s in the median repetition.
     assert float(row["mpi_s"]) == pytest.approx(3 * 30.75 + 31)
     assert row["runs"] == "3"
-
-
-def test_the_references_tables(shared_data):
-    ran = run(
-        "analysis.communication", shared_data / "surfboard" / "tau" / "lisa_atomic.gzip", "--format", "csv"
-    )
+    ran = run("analysis.communication", shared_data / "surfboard/tau/lisa_atomic.gzip", "--format", "csv")
     assert ran.code == 0 and len(ran.csv) == 80
-    by_nodes = {int(row["nodes"]): float(row["messages"]) for row in ran.csv
-                if row["grad"] == "fp16" and row["workers"] == "2" and row["batch"] == "32"
-                and row["gpus_per_node"] == "4"}  # fmt: skip
+    asked = {"grad": "fp16", "workers": "2", "batch": "32", "gpus_per_node": "4"}.items()
+    by_nodes = {int(row["nodes"]): float(row["messages"]) for row in ran.csv if asked <= row.items()}
     assert list(by_nodes) == sorted(by_nodes) and by_nodes[8] > by_nodes[1]
-
-
-# --- by node count ------------------------------------------------------------------------------------
-
-
-def test_waits_that_are_not_known_of_one_collective_make_no_sum():
-    row = {
-        "run": "a",
-        "nodes": 1,
-        "exposed_ms": 1.0,
-        "overlapped_ms": 2.0,
-        "transfer_ms": None,
-        "wait_ms": None,
-    }
-    (run,) = together(pd.DataFrame([{**row, "transfer_ms": 3.0, "wait_ms": 1.0}, row])).to_dict("records")
-    assert (run["exposed_ms"], run["overlapped_ms"]) == (2, 4) and np.isnan(run["wait_ms"])
 
 
 def write_under_tau(folder, count=10.0, **fields):
@@ -182,19 +144,16 @@ def write_under_tau(folder, count=10.0, **fields):
         tables.write(tables.as_table("atomics", events), place, "atomics")
 
 
-def test_configurations_under_tau_that_differ_in_another_field_are_not_one(tmp_path):
-    """What a run's id does not name: buckets of 5 MB send five times the messages of 25 MB."""
-    write_under_tau(tmp_path, bucket_mb=25)
-    write_under_tau(tmp_path, 50.0, bucket_mb=5)
-    made = run("analysis.communication", tmp_path, "--format", "csv").csv
-    figures = [[float(row[name]) for name in ("bucket_mb", "runs", "messages")] for row in made]
-    assert sorted(figures) == [[5, 1, 100], [25, 1, 20]]
-
-
-def test_runs_of_our_own_under_tau_by_nodes(tmp_path):
-    """Call paths and other timers count nothing."""
+def test_runs_of_our_own_under_tau_are_by_nodes_and_by_what_their_id_does_not_name(tmp_path):
+    """Call paths and other timers count nothing; buckets of 5 MB send five times the messages of 25 MB."""
     for nodes in (1, 2):
-        write_under_tau(tmp_path, nodes=nodes)
-    made = run("analysis.communication", tmp_path, "--format", "csv").csv
-    figures = [[float(row[name]) for name in ("nodes", "mpi_s", "messages", "volume_mbyte")] for row in made]
-    assert figures == [[1, 4, 20, 20], [2, 8, 40, 40]]
+        write_under_tau(tmp_path / "nodes", nodes=nodes)
+    write_under_tau(tmp_path / "buckets", bucket_mb=25)
+    write_under_tau(tmp_path / "buckets", 50.0, bucket_mb=5)
+
+    def figures(folder, *names):
+        made = run("analysis.communication", tmp_path / folder, "--format", "csv").csv
+        return sorted([float(row[name]) for name in names] for row in made)
+
+    assert figures("nodes", "nodes", "mpi_s", "messages", "volume_mbyte") == [[1, 4, 20, 20], [2, 8, 40, 40]]
+    assert figures("buckets", "bucket_mb", "runs", "messages") == [[5, 1, 100], [25, 1, 20]]
