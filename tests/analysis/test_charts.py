@@ -1,17 +1,21 @@
 """A chart shows the figures of its table, however often runs were repeated."""
 
+import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from analysis.display import plots
 from analysis.display.metrics import CONFIDENCE, FACTORS, IN_RUN
 from analysis.display.output import Part
+from analysis.display.plots import CLASS_COLOURS, CONCEPTS, ON_DARK, PALETTE
 from analysis.frames.load import load
-from analysis.report.base import NAMES, labels_of
+from analysis.report.base import NAMES
 from analysis.report.build import build
-from analysis.report.render import Chart, Section, in_a_line
+from analysis.report.render import Section, in_a_line
 from benchmarks.planted_sweep import Job, write_sweep
 
 # Part -> heading of its column; a chart calls it as the opening does.
@@ -63,12 +67,8 @@ def close(expected):
     return pytest.approx(expected, rel=2e-3, abs=0.06)
 
 
-def charts_of(sections: dict[str, Section]) -> list[Chart]:
-    return [chart for section in sections.values() for chart in section.charts]
-
-
 def test_every_bar_is_one_row(sections):
-    for chart in charts_of(sections):
+    for chart in (chart for section in sections.values() for chart in section.charts):
         for trace in chart.figure["data"]:
             # Of kernels a name is drawn in its parts; of ranks the bars stand.
             if trace.get("type") == "bar" and chart.id != "kernels":
@@ -147,30 +147,62 @@ def test_kernels(sections):
     assert rows and dict(drawn) == close(dict(listed))
 
 
-def test_factors(sections):
-    section = sections["factors"]
-    drawn = [x for trace in section.charts[0].figure["data"] for x in trace["x"]]
-    assert sorted(drawn) == close(sorted(column(table(section), "omega squared")))
+def test_factors_predictions_and_shares_of_activities(sections):
+    def drawn(id, axis, wanted=lambda name: True):
+        return [
+            value for name, trace in traces(sections[id]).items() if wanted(name) for value in trace[axis]
+        ]
 
-
-def test_prediction(sections):
+    assert sorted(drawn("factors", "x")) == close(sorted(column(table(sections["factors"]), "omega squared")))
     rates = column(table(sections["prediction"]), "images/s [range]")
-    drawn = [y for name, trace in traces(sections["prediction"]).items() if name != "measured"
-             for y in trace["y"]]  # fmt: skip
-    assert drawn and all(any(y == close(rate) for rate in rates) for y in drawn)
+    ahead = drawn("prediction", "y", lambda name: name != "measured")
+    assert ahead and all(any(y == close(rate) for rate in rates) for y in ahead)
+    shares = drawn("activities", "y", lambda name: name.endswith("communication"))
+    assert shares == close(column(table(sections["activities"]), "communication %"))
 
 
-def test_shares_of_activities(sections):
-    drawn = [y for name, trace in traces(sections["activities"]).items() if name.endswith("communication")
-             for y in trace["y"]]  # fmt: skip
-    assert drawn == close(column(table(sections["activities"]), "communication %"))
+# --- colours --------------------------------------------------------------------------------------------
+
+ANALYSIS = Path(plots.__file__).parents[1]
+COLOUR = re.compile(r"#[0-9A-Fa-f]{6}\b")
+LEAST = 3.0  # WCAG 2.2, 1.4.11: graphical objects
 
 
-def test_labels_of_rows_that_the_factors_leave_alike_say_what_else_differs():
-    rows = [{"batch": 32, "profile": profile, "batches": 50, "repetition": n}
-            for profile in ("torch", "nsys") for n in (0, 1)]  # fmt: skip
-    assert labels_of(rows, ["batch"]) == [
-        f"batch 32, profile: {profile}, repetition {n}" for profile in ("torch", "nsys") for n in (0, 1)
-    ]
-    assert labels_of(rows[::2], ["batch"]) == ["batch 32, profile: torch", "batch 32, profile: nsys"]
-    assert labels_of(rows[:1], ["batch"]) == ["batch 32"]
+def luminance(colour: str) -> float:
+    """Relative luminance, as WCAG 2.2 defines it."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("colour", PALETTE)
+def test_the_colour_of_a_line_is_told_from_the_background_in_both_schemes(colour):
+    css = (ANALYSIS / "report/page/style.css").read_text()
+    light, dark = re.findall(r"--paper: (#[0-9a-f]{6})", css)
+    assert contrast(colour, light) >= LEAST
+    assert contrast(ON_DARK.get(colour, colour), dark) >= LEAST
+
+
+@pytest.mark.parametrize("colours", [CONCEPTS, plots.STAGE_COLOURS, plots.PART_COLOURS])
+def test_each_concept_has_a_colour_of_its_own_in_both_schemes(colours):
+    light = list(colours.values())
+    assert len(set(light)) == len(light) == len({ON_DARK.get(colour, colour) for colour in light})
+
+
+def test_charts_have_no_other_colours():
+    assert {*plots.STAGE_COLOURS.values(), *plots.PART_COLOURS.values()} <= set(CONCEPTS.values())
+    shared = {"communication": "communication", "copies": "memcpy", "data": "loader", "update": "optimizer"}
+    assert all(CONCEPTS[concept] == CLASS_COLOURS[name] for concept, name in shared.items())
+    elsewhere = {
+        (path.name, colour)
+        for folder in ("display", "report")
+        for path in (ANALYSIS / folder).glob("*.py")
+        if path.name != "plots.py"
+        for colour in COLOUR.findall(path.read_text())
+    }
+    assert not elsewhere

@@ -9,19 +9,17 @@ import pytest
 import scipy
 
 from analysis.display.metrics import records
-from analysis.frames.load import load
 from analysis.frames.study import Study
 from analysis.measures.factors import (
     analysis_of_variance,
     effects,
     note_design,
-    responses,
     signal_to_noise_db,
 )
 from analysis.statistics.two_samples import holm
 from profiling.errors import UserError
 from tests.analysis.commands import one_line_error, run
-from tests.analysis.synthetic import Truth, run_of, write_sweep
+from tests.analysis.synthetic import run_of, write_sweep
 
 LOADERS, GRADS, WORKERS = ("dali-gpu", "synthetic"), ("fp32", "fp16"), (1, 2, 4)
 
@@ -62,16 +60,14 @@ def test_a_planted_effect_is_found_and_absent_ones_are_not():
 
 def test_intervals_of_effects_hold_what_was_planted_and_of_none_hold_none():
     found = by_factor(design(loader=10, noise=3))
-    loader = found["loader"]
-    assert loader["effect_pct_low"] < 100 * 10 / 105 < loader["effect_pct_high"]
-    assert loader["effect_pct_low"] > 0
-    # The mean of 48 runs a level: 1.96 x 3 x sqrt(2 / 48) over 105.
-    half = (loader["effect_pct_high"] - loader["effect_pct_low"]) / 2
-    assert half == pytest.approx(100 * 1.96 * 3 * np.sqrt(2 / 48) / 105, rel=0.25)
+    assert 0 < found["loader"]["effect_pct_low"] < 100 * 10 / 105 < found["loader"]["effect_pct_high"]
     assert found["grad"]["effect_pct_low"] < 0.5 and found["grad"]["effect_pct"] < 1.5
     assert found["loader x grad"]["effect_pct"] is None
     found = by_factor(design(loader=0, interaction=8))
     assert found["loader x grad"]["p_value"] < 1e-9 < 0.05 < found["loader x workers"]["p_value"]
+    found = by_factor(design(loader=10, repetitions=1))  # no interaction, and no interval
+    assert set(found) == {"loader", "grad", "workers"} and found["loader"]["effect_pct"] > 0
+    assert found["loader"]["effect_pct_low"] is None
 
 
 def test_one_factor_agrees_with_scipy():
@@ -89,13 +85,6 @@ def test_holm_and_taguchi():
     assert signal_to_noise_db(np.array([10.0, 20.0])) == pytest.approx(22.0412, abs=1e-4)
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([float("nan"), 0.5])[1] == 0.5
-
-
-def test_one_repetition_has_no_interaction_and_no_interval():
-    found = by_factor(design(loader=10, repetitions=1))
-    assert set(found) == {"loader", "grad", "workers"}
-    assert found["loader"]["effect_pct_low"] is None
-    assert found["loader"]["effect_pct"] > 0
 
 
 def test_a_missing_configuration_invents_no_effect():
@@ -134,18 +123,6 @@ def test_designs_that_cannot_separate_effects_are_found():
         observed({"nodes": nodes, "grad": grad}, mean + noise) for (nodes, grad), mean in means.items()
     ])  # fmt: skip
     assert noted(missing) == {"unbalanced_design": {"n": 5, "of": 6, "factors": ["none"]}}
-
-
-def test_our_own_runs(tmp_path):
-    truth = Truth(step_ms={1: 100.0, 2: 150.0}, run_noise_ms=1.0, device="cpu")
-    runs = [run_of(gpus_per_node=ranks, workers=workers) for ranks in (1, 2) for workers in (1, 2)]
-    write_sweep(tmp_path, runs, truth, repetitions={"none": 4})
-    what, some = responses(load(tmp_path))
-    assert what == "images/s per rank"
-    found = by_factor(some)
-    assert found["gpus_per_node"]["effect_pct"] == pytest.approx(100 * (320 - 213.3) / 266.7, abs=2)
-    assert found["workers"]["p_value"] > 0.05
-    assert " gpus_per_node " in run("analysis.factors", tmp_path).out
 
 
 def test_the_references_ranking(shared_data):

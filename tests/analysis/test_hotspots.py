@@ -3,13 +3,9 @@
 import pandas as pd
 import pytest
 
-from analysis.display.metrics import records
-from analysis.frames.load import load
-from analysis.measures import hotspots
 from analysis.measures.hotspots import by_kernel, why
 from profiling import tables, tools
 from tests.analysis.commands import one_line_error, run
-from tests.analysis.frames import kernels_frame
 from tests.analysis.synthetic import Truth, run_of, write_run
 from tests.profiling.samples import NVPROF_METRICS, VTUNE
 
@@ -89,48 +85,22 @@ def test_times_alone_where_nothing_counted(timed):
     assert ran.json[0]["why"] == "unknown"
 
 
-def test_the_counters_of_nvprof_beside_the_times(timed, tmp_path):
-    log = tmp_path / "metrics.csv"
-    log.write_text(NVPROF_METRICS.replace("void kernel<int=4>(float*)", "void conv_fprop<float>(float*)"))
-    plant(timed, "nvprof", log, "nvprof")
-    ran = run(MODULE, timed, "--top", "2", "--format", "json")
-    other, counted = ran.json
-    names = ("achieved_occupancy_pct", "load_efficiency_pct", "dram_utilization_pct")
-    assert [counted[name] for name in names] == pytest.approx([20, 75, 30])
-    assert counted["counters"] == "nvprof" and counted["ms_per_step"] == pytest.approx(15)
-    assert other["counters"] == "" and "conv_bprop" in ran.err
-    table = run(MODULE, timed, "--top", "2").out
-    assert "occup." in table and "bound by" in table and "IPC" not in table
-
-
-def test_of_several_points_the_asked_one_is_shown_with_its_own_counters(timed, tmp_path):
-    slow = Truth(kernel_ms=120.0)
-    other = write_run(timed, run_of(profile="torch", batch=64), slow)
+def test_the_counters_of_nvprof_beside_the_times_of_the_asked_point(timed, tmp_path):
+    other = write_run(timed, run_of(profile="torch", batch=64), Truth(kernel_ms=120.0))
     log = tmp_path / "metrics.csv"
     log.write_text(NVPROF_METRICS.replace("void kernel<int=4>(float*)", "void conv_fprop<float>(float*)"))
     plant(timed, "nvprof", log, "nvprof")  # of batch 32
-    first = run(MODULE, timed, "--format", "json")
-    assert {row["ms_per_step"] for row in first.json} == {15.0}
-    assert [row["counters"] for row in first.json if row["kernel"] == "conv_fprop"] == ["nvprof"]
-    second = run(MODULE, timed, "--run", other.name, "--format", "json")
-    assert {row["ms_per_step"] for row in second.json} == {30.0}
-    assert not any(row["counters"] for row in second.json)
+    ran = run(MODULE, timed, "--top", "2", "--format", "json")
+    alone, counted = ran.json
+    names = ("achieved_occupancy_pct", "load_efficiency_pct", "dram_utilization_pct")
+    assert [counted[name] for name in names] == pytest.approx([20, 75, 30])
+    assert counted["counters"] == "nvprof" and counted["ms_per_step"] == pytest.approx(15)
+    assert alone["counters"] == "" and "conv_bprop" in ran.err
+    table = run(MODULE, timed, "--top", "2").out
+    assert "occup." in table and "bound by" in table and "IPC" not in table
+    second = run(MODULE, timed, "--run", other.name, "--format", "json").json
+    assert {(row["ms_per_step"], row["counters"]) for row in second} == {(30.0, "")}
     assert "run_9" in one_line_error(run(MODULE, timed, "--run", "run_9"))
-
-
-def test_times_are_of_the_steps_that_analysis_kernels_counts(tmp_path):
-    """In the first three of 40 recorded steps, which are warmup, a kernel takes three times as long."""
-    recorded = write_run(tmp_path, run_of(profile="torch", attribute_from=0), Truth())
-    table = tables.read(recorded / "rank_0000", "kernels").to_pandas()
-    table.loc[(table["short_name"] == "relu") & (table["batch_index"] < 3), "duration_ns"] *= 3
-    columns = {name: list(table[name]) for name in table.columns if table[name].notna().any()}
-    tables.write(tables.as_table("kernels", columns), recorded / "rank_0000", "kernels")
-    study = load(tmp_path)
-    answer = hotspots.hotspots(study, top=4)
-    hot = records(answer.rows)
-    assert {row["ms_per_step"] for row in hot} == {15.0}
-    every = dict(kernels_frame(study)[["kernel", "ms_per_step"]].itertuples(index=False))
-    assert all(row["ms_per_step"] == every[row["kernel"]] for row in hot)
 
 
 def test_functions_of_vtune_are_rows_of_their_own(timed, tmp_path):

@@ -13,8 +13,7 @@ from analysis.frames.load import load
 from analysis.measures import anatomy, utilization
 from analysis.measures.loss import other_steps, without_meaningless_parts
 from analysis.measures.scaled import tables, unexplained
-from analysis.report.base import NAMES, Context, by_configuration, finest_parts
-from analysis.report.render import in_a_line
+from analysis.report.base import Context, by_configuration, finest_parts
 from analysis.report.scaling import loss
 from profiling.findings import text_of
 from tests.analysis.frames import scaled_frame, scaled_rows
@@ -34,12 +33,8 @@ TRUTH = {
 
 
 def runs(profiled: tuple[int, ...] = (1, 2, 4)) -> list:
-    sizes = [(size, profile) for size in (1, 2, 4) for profile in ("none", "torch")]
-    return [
-        run_of(gpus_per_node=size, profile=profile)
-        for size, profile in sizes
-        if profile == "none" or size in profiled
-    ]
+    plain = [run_of(gpus_per_node=size) for size in (1, 2, 4)]
+    return plain + [run_of(gpus_per_node=size, profile="torch") for size in profiled]
 
 
 def by_size(path: Path, **given) -> dict[int, dict]:
@@ -73,15 +68,6 @@ def test_planted_growth_is_found_and_adds_up(tmp_path: Path) -> None:
         assert row["loss_unattributed_pct"] == pytest.approx(0, abs=1e-6)
         assert row["loss_note"] == ""
     assert found[1]["loss_pct"] == 0 and found[1]["loss_compute_pct"] is None
-
-
-def test_what_only_a_profiler_adds_is_not_attributed(tmp_path: Path) -> None:
-    write_sweep(tmp_path, runs(), Truth(**TRUTH | {"perturbation": 1.25}))
-    row = by_size(tmp_path)[4]
-    # Profiled batches grew by 1.25 x 40 ms, unprofiled ones by 40; collectives by what was planted.
-    assert row["loss_unattributed_pct"] == pytest.approx(-100 * 0.25 * 40 / 140, abs=1e-6)
-    assert row["loss_exposed_communication_pct"] == pytest.approx(100 * 25 / 140)
-    assert added_up(row) == pytest.approx(row["loss_pct"], rel=1e-9)
 
 
 def test_strong_scaling_compares_with_the_parts_of_as_many_images(tmp_path: Path) -> None:
@@ -179,34 +165,6 @@ def test_idle_time_that_one_point_cannot_split_is_whole(tmp_path: Path) -> None:
         write_sweep(tmp_path, [one], truth, calibration=False)
     row = by_size(tmp_path)[2]
     assert row["loss_idle_pct"] is not None and row["loss_idle_host_bound_pct"] is None
-
-
-# --- the report ---------------------------------------------------------------------------------------
-
-
-def test_the_bars_of_the_report_add_up_to_the_loss(tmp_path: Path) -> None:
-    write_sweep(tmp_path, runs(), Truth(**TRUTH))
-    found = loss.section(Context(load(tmp_path)))
-    assert found is not None
-    traces = found.charts[0].figure["data"]
-    labels = traces[0]["y"]
-    assert [label.rpartition(", ")[2] for label in labels] == ["2 GPUs", "4 GPUs"]
-    for place, size in enumerate((2, 4)):
-        whole = sum(trace["x"][place] for trace in traces)
-        assert whole == pytest.approx(100 * (BATCH_MS[size] - 100) / BATCH_MS[size])
-    names = {trace["name"] for trace in traces}
-    assert names >= {NAMES["exposed_transfer"], NAMES["idle_host_bound"], "unattributed"}
-    # Split, and nobody waits: what is 0 everywhere is no bar.
-    assert not {NAMES["idle"], NAMES["exposed_communication"], NAMES["exposed_wait"]} & names
-    assert "of it: wait" in {in_a_line(column.heading) for column in found.tables["loss-table"].columns}
-
-
-def test_without_a_profile_the_report_draws_stages(tmp_path: Path) -> None:
-    write_sweep(tmp_path, runs(()), Truth(**TRUTH))
-    found = loss.section(Context(load(tmp_path)))
-    assert found is not None and found.tables
-    names = {trace["name"] for trace in found.charts[0].figure["data"]}
-    assert "backward" in names and not {"unattributed", NAMES["compute"]} & names
 
 
 def without_collectives(directory: Path, *repetitions: int) -> None:
