@@ -4,10 +4,15 @@ import re
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from analysis.display.metrics import records
 from analysis.frames.load import load, load_named
+from analysis.measures import anatomy, communication
 from analysis.prediction import configurations
+from analysis.prediction.predict import curves
+from analysis.report.base import Context, by_configuration
 from benchmarks.planted_sweep import NO_NOISE, Job, write_sweep
 from jobs import store
 from jobs.run_fields import format_id
@@ -15,7 +20,8 @@ from jobs.store import Manifest
 from profiling import tables
 from profiling.errors import UserError
 from tests.analysis.commands import answered, one_line_error, run
-from tests.analysis.frames import opening_of
+from tests.analysis.frames import scaled_rows
+from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep_record
 
 REPETITIONS = 2
 
@@ -91,43 +97,29 @@ def take_samples(folder: Path, ranks: int | None = None) -> None:
             tables.write(tables.as_table("batches", columns), path, "batches")
 
 
-def test_without_samples_there_is_no_efficiency_and_that_is_said(tmp_path):
+@pytest.mark.parametrize(
+    ("lacking", "efficiencies"),
+    [(4, [100, pytest.approx(96, abs=1), None]), (1, [None] * 3), (None, [None] * 3)],
+)
+def test_where_samples_of_runs_are_unknown_the_others_are_reported(tmp_path, lacking, efficiencies):
     mine = tmp_path / "mine"
     for ranks in (1, 2, 4):
         plant(mine, ranks, "train.py")
-    take_samples(mine)
-    rows, said = answered("analysis.scaled", mine)
-    assert [row["world_size"] for row in rows] == [1, 2, 4]
-    for row in rows:
-        assert row["step_ms"] > 0
-        assert (row["images_per_s"], row["speedup"], row["scaling_efficiency_pct"]) == (None, None, None)
-    assert said["not_recorded"]["n"] == 3
-    assert "nan" not in run("analysis.scaled", mine).out
-    page = tmp_path / "report.html"
-    assert run("analysis.report.__main__", mine, "--output", page).code == 0
-    text = re.sub("<script.*?</script>", "", page.read_text(), flags=re.DOTALL)
-    assert "samples per step" in text and not re.search(r"\bnan\b|>None", text)
-    assert "--samples N" in one_line_error(run("analysis.predict", mine))
-    assert "--samples N" in one_line_error(run("analysis.factors", mine))
-
-
-@pytest.mark.parametrize(
-    ("lacking", "efficiencies"), [(4, [100, pytest.approx(96, abs=1), None]), (1, [None, None, None])]
-)
-def test_where_samples_of_some_runs_are_unknown_the_others_are_reported(tmp_path, lacking, efficiencies):
-    for ranks in (1, 2, 4):
-        plant(tmp_path, ranks, "train.py")
-    take_samples(tmp_path, lacking)
-    rows, said = answered("analysis.scaled", tmp_path, "--scaling", "weak")
+    take_samples(mine, lacking)
+    rows, said = answered("analysis.scaled", mine, "--scaling", "weak")
     assert [row["scaling_efficiency_pct"] for row in rows] == efficiencies
-    assert said["not_recorded"]["of"] == 3
-    study = load(tmp_path)
-    assert {point.world_size for one in configurations.of_study(study) for point in one.points} == {
-        1,
-        2,
-        4,
-    } - {lacking}
-    assert "nan" not in opening_of(study).split()
+    assert said["not_recorded"]["of"] == 3 and all(row["step_ms"] > 0 for row in rows)
+    if lacking:
+        found = configurations.of_study(load(mine))
+        assert {point.world_size for one in found for point in one.points} == {1, 2, 4} - {lacking}
+        return
+    assert {row[name] for row in rows for name in ("images_per_s", "speedup")} == {None}
+    assert "nan" not in run("analysis.scaled", mine).out
+    assert run("analysis.report.__main__", mine, "--output", tmp_path / "report.html").code == 0
+    text = re.sub("<script.*?</script>", "", (tmp_path / "report.html").read_text(), flags=re.DOTALL)
+    assert "samples per step" in text and not re.search(r"\bnan\b|>None", text)
+    for command in ("predict", "factors"):
+        assert "--samples N" in one_line_error(run(f"analysis.{command}", mine))
 
 
 def test_named_runs_with_another_batch_per_rank_and_in_all_are_not_compared(folders, tmp_path):
@@ -142,3 +134,57 @@ def test_named_runs_with_another_batch_per_rank_and_in_all_are_not_compared(fold
     assert (one["speedup"], one["scaling_efficiency_pct"]) == (1, 100)
     assert (two["speedup"], two["scaling_efficiency_pct"]) == (None, None)
     assert said["not_compared"] == {"what": "2 ranks, other batch size"}
+
+
+# --- programs with and without factors of their own -------------------------------------------------------
+
+WIDE = Truth({1: 100.0, 2: 190.0})
+
+
+def test_runs_without_a_factor_have_an_empty_level_of_it(tmp_path):
+    for ranks in (1, 2):
+        for command, factors in (("mine.py", {}), ("mine.py --lr {lr}", {"lr": 0.1})):
+            one = run_of(gpus_per_node=ranks, program=command, factors=factors)
+            write_run(tmp_path, one, WIDE, outside=tuple(factors))
+    write_sweep_record(tmp_path)
+    study = load(tmp_path)
+    levels = [row["factors.lr"] for row in scaled_rows(study, group_by=["factors.lr", "gpus_per_node"])]
+    assert sorted(map(str, levels)) == ["0.1", "0.1", "None", "None"]
+    reasons = [finding for one in configurations.of_study(study) for finding in curves(one, [8])[1]]
+    assert sorted(str(reason.configuration) for reason in reasons) == ["mine.py", "mine.py --lr {lr}, lr 0.1"]
+
+
+def test_what_is_compared_with_nothing_is_called_by_what_it_has(tmp_path):
+    """A folder with and without a factor against one with it, and the other way round."""
+    with_lr = run_of(program="mine.py --lr {lr}", factors={"lr": 0.1})
+    for name, runs in (("both", (run_of(program="mine.py"), with_lr)), ("one", (with_lr,))):
+        for one in runs:
+            write_run(tmp_path / name, one, WIDE, outside=tuple(one.factors))
+        write_sweep_record(tmp_path / name)
+    other = run_of(program="mine.py --lr {lr}", factors={"lr": 0.2})
+    write_run(tmp_path / "one", other, WIDE, outside=("lr",))
+    answer = run("analysis.compare", tmp_path / "both", tmp_path / "one", "--format", "json", "--notes").json
+    alone = {one["side"]: one["data"]["what"] for one in answer["findings"] if one["code"] == "not_compared"}
+    assert alone == {"A": ["program=mine.py"], "B": ["program=mine.py --lr {lr} lr=0.2"]}
+
+
+def test_the_report_averages_no_runs_that_differ_in_a_factor_of_a_programs_own(tmp_path):
+    """Two widths, two profiled runs each: of both, the report's steps are as long as the command's."""
+    for width, ms in ((64, 100.0), (512, 300.0)):
+        truth = Truth({1: ms, 2: 1.2 * ms}, wait_ms={1: 1.0, 2: ms / 50}, kernel_ms=60.0)
+        for ranks in (1, 2):
+            for repetition in (0, 1):
+                one = run_of(
+                    gpus_per_node=ranks, program="mine.py --width {width}", factors={"width": width},
+                    profile="torch",
+                )  # fmt: skip
+                write_run(tmp_path, one, truth, outside=("width",), repetition=repetition)
+    write_sweep_record(tmp_path)
+    context = Context(load(tmp_path))
+    names = ["factors.width", "gpus_per_node"]
+    for measure, figure in ((anatomy.anatomy, "wall_ms"), (communication.communication, "wait_ms")):
+        of_runs = records(measure(context.study).rows)
+        bars = by_configuration(pd.DataFrame(of_runs), [figure], context.factors).set_index(names)[figure]
+        assert len(bars) == len({tuple(row[name] for name in names) for row in of_runs}) > 1
+        for row in of_runs:
+            assert bars[tuple(row[name] for name in names)] == pytest.approx(row[figure], rel=0.05)

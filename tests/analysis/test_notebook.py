@@ -2,7 +2,6 @@
 
 import ast
 import json
-import re
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,8 +10,7 @@ import pandas as pd
 import pytest
 from plotly.graph_objects import Figure
 
-from analysis import load, notebook
-from analysis.display.output import parse_fields
+from analysis import load
 from analysis.report.build import build
 from profiling.errors import UserError
 from tests.analysis.commands import run
@@ -27,11 +25,6 @@ def sweep(tmp_path_factory):
     path = tmp_path_factory.mktemp("results") / "sweep"
     write_sweep(path, [run_of(gpus_per_node=size, profile=p) for size in (1, 2) for p in ("none", "torch")])
     return path
-
-
-def test_the_settings_that_its_help_shows_are_those_of_the_command_line_beside_them():
-    shown = re.findall(r"group_by=(\[.*?\]).*?--group-by ([a-z_,]+)", str(notebook.__doc__))
-    assert shown and all(parse_fields(flag) == json.loads(setting) for setting, flag in shown)
 
 
 @pytest.mark.parametrize("command", ["kernels", "scaled"])  # all are asked in one way

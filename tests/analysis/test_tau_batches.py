@@ -119,10 +119,3 @@ def test_a_run_whose_tables_are_there_is_answered_by_its_event(timed, tmp_path):
         assert event["step_ms_low"] is None and event["step_ms_high"] is None  # TAU keeps no series
     assert "rank 1: a finding" in run(MODULE, tmp_path / "run").out
     assert set(answer(tmp_path / "run" / "rank_0001")) == {(1, "event"), (1, "stages")}
-
-
-def test_two_starts_bound_no_difference(tmp_path):
-    long = merged(tmp_path / "long.xml", 9.0)
-    starts = [merged(tmp_path / f"one{n}.xml", took) for n, took in enumerate((10.0, 9.9))]
-    (row,) = answer(long, "--batches", "41", "--startup", *starts).values()
-    assert row["step_ms"] < 0 and row["step_ms_low"] is None and row["step_ms_high"] is None
