@@ -19,7 +19,6 @@ from analysis.display import numbers, output
 from analysis.display.metrics import FIELDS, Metric
 from analysis.display.output import Answer, Part
 from analysis.report.render import as_csv
-from jobs.commands import COMMANDS as MODULES
 from tests.analysis.commands import ROOT, one_line_error, run
 from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
 from tests.analysis.test_report import plant_kernel_name
@@ -64,16 +63,6 @@ def test_a_file_holds_what_standard_output_would(results: Path, tmp_path: Path) 
     table = pq.ParquetFile(tmp_path / "parquet").read().to_pylist()
     assert table == json.loads((tmp_path / "json").read_text())
     assert not list(tmp_path.glob("*.partial"))
-
-
-# All that answer, and nothing else; analysis.columns explains columns.
-ANSWERING = [name for name in MODULES.values() if name.startswith("analysis.") and name != "analysis.columns"]
-
-
-@pytest.mark.parametrize("module", ANSWERING)
-def test_out_is_output_where_a_command_only_answers(module: str) -> None:
-    said = run(f"{module}.__main__" if (ROOT / module.replace(".", "/")).is_dir() else module, "--help").out
-    assert "--output FILE, --out FILE" in said
 
 
 @pytest.mark.parametrize("name", ["=1+A2", "+cmd|'/C calc'!A0", "-2-3", "@SUM(A1)"])
@@ -175,14 +164,8 @@ def in_terminal(columns: int, *arguments: str) -> list[str]:
     """What a terminal of so many columns shows."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    environment = {**os.environ, "NO_COLOR": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-m", *arguments],
-        cwd=ROOT,
-        stdout=theirs,
-        stderr=subprocess.DEVNULL,
-        env=environment,
-    ):
+    words, environment = [sys.executable, "-m", *arguments], {**os.environ, "NO_COLOR": "1"}
+    with subprocess.Popen(words, cwd=ROOT, stdout=theirs, stderr=subprocess.DEVNULL, env=environment):
         os.close(theirs)
         shown = b""
         # At the end of the output Linux answers a read of the terminal with an error.
@@ -199,7 +182,9 @@ def _read(terminal_fd: int) -> bytes:
         return b""
 
 
-def test_no_figure_is_cut_however_narrow_the_terminal(results: Path, monkeypatch) -> None:
+def test_a_narrow_terminal_leaves_columns_out_and_cuts_no_figure_and_wide_shows_all(
+    results, monkeypatch
+) -> None:
     whole = run("analysis.scaled", results).out
     shown = {80: in_terminal(80, "analysis.scaled", str(results))}
     monkeypatch.setenv("COLUMNS", "160")
@@ -210,27 +195,10 @@ def test_no_figure_is_cut_however_narrow_the_terminal(results: Path, monkeypatch
         figures = [word for line in lines for word in line.split() if word[0].isdigit() and "." in word]
         assert figures
         assert set(figures) <= set(whole.split())
-
-
-def test_a_narrow_terminal_leaves_columns_out_and_wide_shows_them(results: Path, monkeypatch) -> None:
-    whole = run("analysis.scaled", results).out
     monkeypatch.setenv("COLUMNS", "80")
-    narrow = run("analysis.scaled", results).out
-    assert max(map(len, narrow.splitlines())) <= 80 < max(map(len, whole.splitlines()))
-    assert "scaling" in narrow.splitlines()[2] or "scaling" in narrow.splitlines()[3]
-    wide = run("analysis.scaled", results, "--wide").out
+    wide = run("analysis.scaled", results, "--wide").out.splitlines()
     tables = [line for line in whole.splitlines() if (len(line) > 80 and " ───" in line) or " fp32 " in line]
-    assert tables and set(tables) <= set(wide.splitlines())
-
-
-def test_a_narrow_terminal_still_names_the_activities_and_the_speedup(tmp_path: Path, monkeypatch) -> None:
-    runs = [run_of(gpus_per_node=size, profile=profile) for size in (1, 2) for profile in ("none", "torch")]
-    write_sweep(tmp_path, runs)
-    monkeypatch.setenv("COLUMNS", "60")
-    for command, heading in (("activities", "name"), ("utilization", "speedup"), ("stragglers", "verdict")):
-        out = run(f"analysis.{command}", tmp_path).out
-        heads = out[: out.index(" ──")]
-        assert heading in heads, command
+    assert tables and set(tables) <= set(wide) and max(map(len, wide)) > 80
 
 
 def test_a_kernels_name_cannot_steer_the_terminal() -> None:
@@ -258,47 +226,28 @@ def test_failed_runs_are_one_finding_and_all_of_them_stand_in_json(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("figures", "text"),
+    ("shown", "text"),
     [
-        ((4.5e-3, 4.49e-3, 4.51e-3), "0.00450 [0.00449, 0.00451]"),
-        ((0.412, 0.4, 0.42), "0.412 [0.400, 0.420]"),
-        ((120.04, 119.0, 121.0), "120.0 [119.0, 121.0]"),
-        ((0.0, 0.0, 0.0), "0.0 [0.0, 0.0]"),
-        ((-0.0004, -12.01, 1.0), "0.00 [-12.01, 1.00]"),
-        ((6.1e-6, 6e-6, 6.2e-6), "<0.0001"),
+        (numbers.with_interval(4.5e-3, 4.49e-3, 4.51e-3), "0.00450 [0.00449, 0.00451]"),
+        (numbers.with_interval(0.412, 0.4, 0.42), "0.412 [0.400, 0.420]"),
+        (numbers.with_interval(120.04, 119.0, 121.0), "120.0 [119.0, 121.0]"),
+        (numbers.with_interval(0.0, 0.0, 0.0), "0.0 [0.0, 0.0]"),
+        (numbers.with_interval(-0.0004, -12.01, 1.0), "0.00 [-12.01, 1.00]"),
+        (numbers.with_interval(6.1e-6, 6e-6, 6.2e-6), "<0.0001"),
+        (numbers.with_interval(-0.01, -0.04, 0.3, 1), "0.0 [0.0, 0.3]"),
+        # Zero has no sign.
+        ([numbers.with_places(value, 1) for value in (-0.04, -0.05001)], ["0.0", "-0.1"]),
+        ([*map(numbers.signed(3), (-0.0004, 0.0, 0.0006))], ["0.000", "0.000", "+0.001"]),
+        # Of what is hardly anything nobody counts the zeros; a field's value tells its rows apart.
+        ([*map(numbers.digits, (-6.1e-6, 9.9e-5, 1.234e-4))], ["-6.10e-06", "9.90e-05", "0.0001234"]),
+        ([numbers.digits(value) for value in (-1e-12, 1e-8)], ["0", "1.00e-08"]),
+        ([Metric("x", "").printed({"x": value}) for value in (-6.1e-6, 5e-7, 1.234e-4, 0.0, 1e-12, None)],
+         [">-0.0001", "<0.0001", "0.0001234", "0", "0", "-"]),
+        (FIELDS["learning_rate"].printed({"learning_rate": 3e-5}), "3.00e-05"),
     ],
-)
-def test_an_interval_keeps_its_digits_however_small(figures: tuple[float, ...], text: str) -> None:
-    assert numbers.with_interval(*figures) == text
-
-
-def test_zero_has_no_sign() -> None:
-    assert numbers.with_places(-0.04, 1) == "0.0" and numbers.with_places(-0.05001, 1) == "-0.1"
-    assert numbers.digits(-1e-12) == "0" and numbers.digits(1e-8) == "1.00e-08"
-    assert numbers.with_interval(-0.01, -0.04, 0.3, 1) == "0.0 [0.0, 0.3]"
-    assert [numbers.signed(3)(value) for value in (-0.0004, 0.0, 0.0006)] == ["0.000", "0.000", "+0.001"]
-
-
-def test_of_what_is_hardly_anything_nobody_counts_the_zeros() -> None:
-    assert [numbers.digits(value) for value in (-6.1e-6, 9.9e-5, 1.234e-4)] == [
-        "-6.10e-06", "9.90e-05", "0.0001234",
-    ]  # fmt: skip
-    # A table says so of a figure; a field's value tells its rows apart.
-    of = Metric("exposed_ms", "exposed")
-    tiny = (-6.1e-6, 5e-7, 1.234e-4, 0.0, 1e-12, None)
-    shown = [">-0.0001", "<0.0001", "0.0001234", "0", "0", "-"]
-    assert [of.printed({"exposed_ms": value}) for value in tiny] == shown
-    assert FIELDS["learning_rate"].printed({"learning_rate": 3e-5}) == "3.00e-05"
-
-
-def test_short_names_differ_as_long_ones_do() -> None:
-    heads = [
-        "sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize" + end for end in ("128x128x32_a", "64x64x32_b")
-    ]
-    short = numbers.distinct([*heads, "gemm", "x" * 60], 40)
-    assert short["gemm"] == "gemm" and short["x" * 60] == "x" * 13 + "..." + "x" * 24
-    assert [short[name].endswith(name[-12:]) for name in heads] == [True, True]
-    assert len(set(short.values())) == 4 and max(map(len, short.values())) <= 40
+)  # fmt: skip
+def test_figures_keep_their_digits_however_small(shown, text) -> None:
+    assert shown == text
 
 
 def test_five_findings_stand_below_a_table_and_all_of_them_with_notes(results: Path) -> None:

@@ -40,11 +40,11 @@ def test_hours_and_node_hours_follow_from_rates(answer):
     assert f"{surely['node_hours'].min():.0f} node-hours" in answer.caption
 
 
-def test_no_choice_ends_in_time(sweep):
-    answer = plan(load(sweep), images=1e12, within=1.0)
-    assert (
-        set(answer.rows["within"]) == {"no"} and f"{answer.rows['hours'].min():.1f} hours" in answer.caption
-    )
+def test_no_choice_ends_in_time_and_without_rates_nothing_is_planned(sweep, tmp_path):
+    found = plan(load(sweep), images=1e12, within=1.0)
+    assert set(found.rows["within"]) == {"no"} and f"{found.rows['hours'].min():.1f} hours" in found.caption
+    with pytest.raises(UserError):
+        plan(load(tmp_path), images=1e6)
 
 
 def test_epochs_multiply_images_and_other_words_are_refused(sweep, capsys):
@@ -72,11 +72,6 @@ def test_the_report_draws_the_plan_of_tokens_and_marks_the_choice(sweep, answer)
         ]
         choice = rows[rows["within"] == "yes"]["node_hours"].idxmin()
         assert (star["name"], star["x"], star["y"]) == ("chosen", [choice], [rows.loc[choice, name]])
-
-
-def test_without_rates_nothing_is_planned(tmp_path):
-    with pytest.raises(UserError):
-        plan(load(tmp_path), images=1e6)
 
 
 def test_the_choice_is_of_one_configuration_and_nodes_are_those_of_the_prediction(tmp_path):

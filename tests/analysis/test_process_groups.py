@@ -4,12 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from analysis.display.metrics import records
-from analysis.frames.anatomy import GROUP
 from analysis.frames.load import load
 from analysis.frames.steps import Series
 from analysis.measures import communication
@@ -85,52 +83,12 @@ def test_pairs_have_no_wait_and_no_bandwidth_that_is_not_there(tmp_path):
     assert not any("not available" in said for said in study.notes())
 
 
-def test_groups_of_another_shape_have_a_row_of_their_own(tmp_path):
-    data = (
-        Group("3", {0: (5.0,), 2: (5.5,)}, (6.5,), mbytes=30.0),
-        Group("4", {1: (5.0,), 3: (5.5,)}, (6.5,), mbytes=30.0),
-        Group("0", dict.fromkeys(range(4), (8.0,)), (8.5,), mbytes=0.004, kind="barrier"),
-    )
-    pairs, across, everyone = records(communication.communication(write(tmp_path, (*TENSOR, *data))).rows)
-    assert figures(pairs)["busbw"] == pytest.approx(10)
-    assert across["group_ranks"] == "0,2 | 1,3"
-    # Ranks 0 and 1 wait 0.5 ms, 2 and 3 do not: a mean of 0.25.
-    assert figures(across) == pytest.approx({"transfer": 1.0, "wait": 0.25, "algbw": 30.0, "busbw": 30.0})
-    assert (everyone["collective"], everyone["group_ranks"]) == ("barrier", "0-3")
-    shown = run("analysis.communication", tmp_path).out
-    assert "0,1 | 2,3" in shown and "0,2 | 1,3" in shown
-
-
-def test_by_rank_each_has_the_groups_that_it_is_in(tmp_path):
-    ends = Group("7", {0: (5.0,), 3: (5.5,)}, (6.0,), kind="allgather")
-    made = records(communication.communication(write(tmp_path, (*TENSOR, ends)), by="rank").rows)
-    assert [(row["rank"], row["collective"], row["group_ranks"]) for row in made] == [
-        (0, "allreduce", "0,1"), (1, "allreduce", "0,1"), (2, "allreduce", "2,3"), (3, "allreduce", "2,3"),
-        (0, "allgather", "0,3"), (3, "allgather", "0,3"),
-    ]  # fmt: skip
-    assert [row["wait_ms"] for row in made[4:]] == pytest.approx([0.5, 0])
-
-
 def test_a_broadcast_sets_no_clock_and_has_no_wait_where_none_is_set(tmp_path):
     """Its root may be gone before the others have come; ranks 0 and 3 share nothing else."""
     study = write(tmp_path, (*TENSOR, Group("7", {0: (5.0,), 3: (5.5,)}, (6.0,), kind="broadcast")))
     pairs, ends = records(communication.communication(study).rows)
     assert pairs["wait_ms"] == pytest.approx(0) and ends.get("wait_ms") is None
     assert "broadcast: clocks unknown" in "\n".join(study.notes())
-
-
-def test_results_without_groups_are_read_as_of_one_group(tmp_path):
-    everyone = Group("0", dict.fromkeys(range(4), (1.0,)), (1.4,))
-    study = write(tmp_path, [everyone], recorded=False)
-    for path in tmp_path.glob("*/rank_*/kernels.parquet"):  # as older releases wrote them
-        table = tables.read(path.parent, "kernels")
-        table = table.set_column(
-            table.column_names.index("short_name"), "short_name", pa.array(["ncclAllReduce"] * len(table))
-        )
-        pq.write_table(table.drop_columns(list(GROUP)), path)
-    (row,) = records(communication.communication(study).rows)
-    assert (row["collective"], row["group_size"], row["group_ranks"]) == ("allreduce", 4, "0-3")
-    assert figures(row) == pytest.approx({"transfer": 0.4, "wait": 0.0, "algbw": 10.0, "busbw": 15.0})
 
 
 def test_of_a_group_that_is_not_recorded_beside_others_nothing_is_claimed(tmp_path):
@@ -178,24 +136,15 @@ def test_a_group_of_which_a_rank_is_missing_costs_the_others_nothing(tmp_path):
 def calls(rank: int, groups, clock_ms: float = 0.0, batches: int = 1) -> pd.DataFrame:
     """A rank's calls as one has them after reading."""
     rows = sorted(
-        (
-            10 * batch + came + clock_ms,
-            10 * batch + left + clock_ms,
-            batch,
-            group.kind,
-            group.name,
-            len(group.came),
-        )
+        (10 * batch + came, 10 * batch + left, batch, group.kind, group.name, len(group.came))
         for batch in range(batches)
         for group in groups
         for came, left in zip(group.came.get(rank, ()), group.left, strict=False)
     )
-    start, end, batch, kind, name, size = (np.array(column) for column in zip(*rows, strict=True))
-    start, end = (np.rint(times * MS).astype(np.int64) for times in (start, end))
-    return pd.DataFrame({
-        "step": batch, "collective": kind, "group": name, "group_size": size, "start_ns": start,
-        "end_ns": end,
-    })  # fmt: skip
+    names = ("start_ns", "end_ns", "step", "collective", "group", "group_size")
+    of = pd.DataFrame(rows, columns=names)
+    times = ["start_ns", "end_ns"]
+    return of.assign(**{name: ((of[name] + clock_ms) * MS).round().astype(np.int64) for name in times})
 
 
 def test_clocks_are_followed_through_a_chain_of_groups():
