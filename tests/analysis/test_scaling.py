@@ -9,17 +9,17 @@ import pandas as pd
 import pytest
 
 from analysis.diagnosis.runs import is_unsure
+from analysis.display.metrics import records
 from analysis.display.numbers import OPEN
 from analysis.frames.load import load
 from analysis.measures import anatomy
-from analysis.measures.efficiency import efficiency
 from analysis.measures.points import findings, points_of
 from analysis.measures.scaled import without_unusable_intervals
 from analysis.report.render import in_a_line
 from profiling import tables
 from tests.analysis.commands import answered, found, run
-from tests.analysis.frames import opening_of, scaled_frame, scaled_rows, section_of
-from tests.analysis.synthetic import MS, Truth, run_of, write_pyprof, write_run, write_sweep
+from tests.analysis.frames import opening_of, scaled_frame, section_of
+from tests.analysis.synthetic import MS, Truth, run_of, write_run, write_sweep
 
 SIZES = (1, 2, 4)
 BOTH = ["NVIDIA A100-SXM4-40GB", "Tesla V100"]
@@ -145,49 +145,17 @@ def test_a_step_ends_with_the_slowest_rank_and_ranks_late_by_turns_do_not_slow_t
     assert row["step_ms"] == pytest.approx(120)  # of the batches themselves each has a slowest rank
 
 
-def test_the_steps_before_a_cuda_graph_are_of_the_warm_up(tmp_path: Path) -> None:
-    for graph, dropped in ((False, 3), (True, 11)):
-        write_sweep(tmp_path / str(graph), of_sizes(1, 2, graph=graph), repetitions={"none": 1})
-        assert set(scaled_frame(load(tmp_path / str(graph)))["warmup_dropped"]) == {dropped}
-
-
 # --- which runs ---------------------------------------------------------------------------------------------
 
 
-def test_profiled_runs_alone_are_timed_by_what_was_not_recorded_if_there_is_any(tmp_path: Path) -> None:
-    for name, first, step_ms in (("half", 20, 100), ("all", 0, 200)):
-        runs = [run_of(profile="torch", attribute_from=first)]
-        write_sweep(tmp_path / name, runs, Truth(perturbation=2.0, noise_ms=0.1))
-        (row,), said = answered("analysis.scaled", tmp_path / name)
-        assert row["step_ms"] == pytest.approx(step_ms, rel=0.01) and row["perturbation"] is None
-        assert row["kind_of_runs"] == "profiled runs"
-        assert said["timed_by_profiled_runs"] == {"n": 1, "of": 1}
-
-
-def test_the_rows_have_one_schema_whatever_the_results(tmp_path: Path) -> None:
-    """Each row has each column, in one order; where a kind of results has no figure it is empty."""
-    group_by = ("batch", "nodes")
-    write_sweep(tmp_path / "runs", [*both_of(1), run_of(gpus_per_node=2)])
-    write_pyprof(tmp_path / "tables")
-    own, published = (
-        scaled_rows(load(tmp_path / "runs"), methods=[method], group_by=group_by)
-        for method in ("corrected", "published")
-    )
-    of_tables = scaled_rows(load(tmp_path / "tables"), group_by=group_by)
-    assert all(list(row) == list(own[0]) for row in (*own, *published, *of_tables))
-    assert {row["method"] for row in published} == {"published"}
-    assert own[0]["runs"] and own[0]["tables"] is None and own[0]["epoch_duration_s"] is None
-    assert of_tables[0]["tables"] == 1 and of_tables[0]["runs"] is None
-    assert published[0]["application_s"] > 20 and published[0]["tables"] is published[0]["step_ms"] is None
-
-
-def test_data_hold_what_a_user_asks_for_and_all_on_demand(planted) -> None:
-    short, whole = (
-        run("analysis.scaled", planted[0], "--format", "csv", *more).csv[0] for more in ([], ["--all"])
-    )
-    assert len(short) < 36 and len(whole) > 100 and set(short) < set(whole)
-    assert {"grad", "world_size", "scaling_efficiency_pct_low", "loss_idle_pct", "mfu_pct"} < set(short)
-    assert not {"tables", "profiled_runs", "loss_idle_pct_low", "device", "workers"} & set(short)
+@pytest.mark.parametrize(("first", "step_ms"), [(20, 100), (0, 200)])
+def test_profiled_runs_alone_are_timed_by_what_was_not_recorded_if_there_is_any(tmp_path, first, step_ms):
+    runs = [run_of(profile="torch", attribute_from=first)]
+    write_sweep(tmp_path, runs, Truth(perturbation=2.0, noise_ms=0.1))
+    (row,), said = answered("analysis.scaled", tmp_path)
+    assert row["step_ms"] == pytest.approx(step_ms, rel=0.01) and row["perturbation"] is None
+    assert row["kind_of_runs"] == "profiled runs"
+    assert said["timed_by_profiled_runs"] == {"n": 1, "of": 1}
 
 
 # --- groups -------------------------------------------------------------------------------------------------
@@ -253,20 +221,24 @@ def test_sizes_on_which_all_runs_failed_are_said(tmp_path: Path) -> None:
 
 def test_an_interval_has_to_tell_the_order_of_magnitude() -> None:
     """Ten times the value, either way; a loss near 0 is as sure as the efficiency it is the rest of."""
-    columns = ["step_ms", "step_ms_low", "step_ms_high", "scaling_efficiency_pct_high", "loss_pct_low"]
-    rows = [
-        [10.0, 1.0, 100.0, 108.0, -8.0],
-        [10.0, 1.0, 100.5, 1600.0, -1500.0],
-        [10.0, 0.9, 50.0, 108.0, -8],
+    nan, names = np.nan, ("step_ms", "scaling_efficiency_pct", "loss_pct")
+    values = {"step_ms": 10.0, "scaling_efficiency_pct": 99.9, "loss_pct": 0.1}
+    ends = [
+        ((1.0, 100.0), (92.0, 108.0), (-8.0, 8.0)),
+        ((1.0, 100.5), (92.0, 1600.0), (-1500.0, 8.0)),
+        ((0.9, 50.0), (92.0, 108.0), (-8.0, 8.0)),
+        ((nan, nan), (92.0, nan), (-8.0, 8.0)),
     ]
-    frame = pd.DataFrame([*rows, [10.0, np.nan, np.nan, np.nan, -8.0]], columns=columns)
-    frame = frame.assign(scaling_efficiency_pct=99.9, scaling_efficiency_pct_low=92.0, loss_pct_high=8.0)
-    shown = without_unusable_intervals(frame.assign(loss_pct=0.1))
-    pd.testing.assert_frame_equal(shown.loc[[0, 3]], frame.assign(loss_pct=0.1).loc[[0, 3]])
-    assert [tuple(row) for row in shown.loc[1:2, ["step_ms_low", "step_ms_high"]].to_numpy()] == [OPEN, OPEN]
-    assert (
-        tuple(shown.loc[1, ["loss_pct_low", "loss_pct_high"]]) == OPEN and shown.loc[2, "loss_pct_low"] == -8
-    )
+    rows = [
+        values | {f"{name}_{end}": one for name, of in zip(names, row, strict=True)
+                  for end, one in zip(("low", "high"), of, strict=True)}
+        for row in ends
+    ]  # fmt: skip
+    frame = pd.DataFrame(rows)
+    shown = without_unusable_intervals(frame)
+    pd.testing.assert_frame_equal(shown.loc[[0, 3]], frame.loc[[0, 3]])
+    found = [[(row[f"{name}_low"], row[f"{name}_high"]) for name in names[::2]] for row in records(shown)]
+    assert found[1:3] == [[OPEN, OPEN], [OPEN, (-8.0, 8.0)]]
     # Nor is an efficiency sure whose interval is wider than 40 points.
     ends = {"scaling_efficiency_pct_low": 92.0, "scaling_efficiency_pct_high": 132.5}
     assert is_unsure(ends) and not is_unsure(ends | {"scaling_efficiency_pct_high": 131.5})
@@ -291,19 +263,6 @@ def test_a_run_that_never_settles_or_drifts_is_said(tmp_path: Path) -> None:
     assert (warming["n"], warming["of"]) == (1, 2) and warming["longer_pct"] == pytest.approx(16, abs=1)
 
 
-def test_different_devices_are_said(tmp_path: Path) -> None:
-    """Of a point and its baseline, and of the repetitions of a point."""
-    write_sweep(tmp_path, [run_of()])
-    assert "devices_differ" not in found("analysis.scaled", tmp_path)
-    write_run(tmp_path, run_of(), Truth(device="Tesla V100"), repetition=2)
-    assert found("analysis.scaled", tmp_path)["devices_differ"] == {"devices": BOTH}
-    write_sweep(tmp_path / "sizes", [run_of()])
-    write_run(tmp_path / "sizes", run_of(gpus_per_node=2), Truth(device="Tesla V100"))
-    assert found("analysis.scaled", tmp_path / "sizes")["devices_differ"] == {"devices": BOTH}
-    opening = opening_of(load(tmp_path / "sizes"))
-    assert all(device in opening for device in BOTH)
-
-
 def test_more_than_ideal_scaling_and_more_than_the_peak_are_said(tmp_path: Path) -> None:
     truth = Truth(step_ms={1: 100.0, 2: 80.0}, training_flops_per_image=1e11)
     write_sweep(tmp_path, of_sizes(1, 2), truth)
@@ -318,12 +277,20 @@ def test_more_than_ideal_scaling_and_more_than_the_peak_are_said(tmp_path: Path)
     assert not {"above_ideal", "above_peak"} & found("analysis.scaled", tmp_path / "less").keys()
 
 
-def test_runs_of_other_lengths_are_not_averaged(tmp_path: Path) -> None:
-    write_sweep(tmp_path, of_sizes(1, 2, batches=40))
-    assert "not_compared" not in found("analysis.scaled", tmp_path)
-    write_run(tmp_path, run_of(batches=60), Truth(), 7)
-    lengths = ["runs of 40 steps", "runs of 60 steps"]
-    assert found("analysis.scaled", tmp_path)["not_compared"]["what"] == lengths
+def test_runs_of_other_lengths_and_on_other_devices_are_not_averaged_unsaid(tmp_path: Path) -> None:
+    """Of a point and its baseline, and of the repetitions of a point."""
+    write_sweep(tmp_path, [run_of()])
+    assert not {"not_compared", "devices_differ"} & found("analysis.scaled", tmp_path).keys()
+    write_run(tmp_path, run_of(), Truth(device="Tesla V100"), repetition=2)
+    write_run(tmp_path, run_of(batches=60), Truth(), repetition=7)
+    said = found("analysis.scaled", tmp_path)
+    assert said["devices_differ"] == {"devices": BOTH}
+    assert said["not_compared"]["what"] == ["runs of 40 steps", "runs of 60 steps"]
+    write_sweep(tmp_path / "sizes", [run_of()])
+    write_run(tmp_path / "sizes", run_of(gpus_per_node=2), Truth(device="Tesla V100"))
+    assert found("analysis.scaled", tmp_path / "sizes")["devices_differ"] == {"devices": BOTH}
+    opening = opening_of(load(tmp_path / "sizes"))
+    assert all(device in opening for device in BOTH)
 
 
 # --- use of the device --------------------------------------------------------------------------------------
@@ -406,15 +373,3 @@ def test_a_cpu_has_measured_peaks_only_and_ranks_instead_of_gpus(tmp_path: Path,
     assert f" {unit}s/ " in out.splitlines()[2] + " " and ("% of the measured" in out) == (unit == "rank")
     (first, *_) = section_of(load(tmp_path), "table").tables.values()
     assert in_a_line(first.columns[0].heading) == f"{unit}s/node"
-
-
-# --- the same sweep, by other commands ----------------------------------------------------------------------
-
-
-def test_efficiency_of_kernels(planted: tuple[Path, Truth]) -> None:
-    found = efficiency(load(planted[0]), group_by=["grad"]).rows.set_index("grad")
-    truth = planted[1]
-    assert found.loc["fp16", "compute_efficiency_pct"] == pytest.approx(50)
-    assert found.loc["fp16", "tflops_per_s"] == pytest.approx(truth.flops / truth.kernel_ms / 1e9)
-    assert found.loc["fp16", "loader_ms_per_step"] == 0
-    assert found.loc["fp16", "attributed_steps"] == (2 + 4) * 20

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from analysis.prediction import simulation
 from analysis.prediction.allreduce import Layout, ring
 from analysis.prediction.simulation import Model, Simulated, buckets, parse_what_ifs, simulate
-from analysis.prediction.traced_step import Step, exchanges, ready_in_order
+from analysis.prediction.traced_step import Step, exchanges
 from profiling.errors import UserError
 
 MS = 1e6
@@ -61,34 +61,18 @@ def test_collectives_that_overlap_are_one_stretch_of_time():
 # --- gradients and buckets ----------------------------------------------------------------------------
 
 
-def test_a_gradient_is_ready_when_its_layer_is_done():
-    counts = {"stem.weight": 10, "scale": 1, "head.weight": 30, "head.bias": 3}
-    ready, elements = ready_in_order(counts, {"head": 5.0, "stem": 9.0})
-    # "scale" has no layer of its own: it is ready with what was registered before it.
-    assert ready.tolist() == [5, 5, 9, 9] and elements.tolist() == [3, 30, 1, 10]
-    assert ready_in_order(counts, {"scale_layer": 1.0}) is None
-    assert ready_in_order(counts, {"stem": 9.0}) is None  # of 11 of 44 elements only
-
-
-def test_buckets_close_when_they_are_full():
+def test_buckets_close_when_they_are_full_and_others_alike_are_no_change():
     ready, sizes = buckets(step_of(), 25.0)
     # 4 + 4 + 32 MiB fill the first; 16 MiB and the last few are the second.
     assert ready.tolist() == [20 * MS, 50 * MS] and sizes.tolist() == [10 * MI, 4 * MI + 1000]
-    ready, sizes = buckets(step_of(), 1.0)
-    assert ready.tolist() == (np.array([5, 10, 20, 40, 50]) * MS).tolist()
-    ready, sizes = buckets(step_of(whole_buckets=True), 1000.0)
-    assert len(ready) == 5  # they are what was sent
-
-
-def test_buckets_that_change_nothing_are_no_change():
+    assert len(buckets(step_of(whole_buckets=True), 1000.0)[0]) == 5  # they are what was sent
     model = model_of()
     assert changed(model, "bucket-mb=50").bucket_mb == 50
     small = replace(model, step=step_of(elements=np.array([MI, MI, 1, 1, 1])))
-    with pytest.raises(ValueError, match="same buckets"):
-        changed(small, "bucket-mb=50")
+    for of, megabytes in ((small, 50), (model, 26)):
+        with pytest.raises(ValueError, match="same buckets"):
+            changed(of, f"bucket-mb={megabytes}")
     assert changed(small, "bucket-mb=1").bucket_mb == 1
-    with pytest.raises(ValueError, match="same buckets"):
-        changed(model, "bucket-mb=26")
 
 
 @given(
@@ -141,35 +125,34 @@ SLOW = model_of(cost=ring(1e5, 2.0))
 
 
 def test_what_ifs_by_hand():
-    plain = simulated(SLOW, 8)
-    half = simulated(changed(SLOW, "fp16-gradients"), 8)
-    twice = simulated(changed(SLOW, "network=2x"), 8)
-    assert half.step_ns[0] < plain.step_ns[0]
-    assert half.step_ns[0] == pytest.approx(twice.step_ns[0])  # half the bytes, or twice the bandwidth
-    assert (changed(SLOW, "network=0.5x").cost.terms[1] == 4.0).all()
-    assert plain.step_ns[0] - simulated(changed(SLOW, "no-stragglers"), 8).step_ns[0] == pytest.approx(
-        10 * MS
-    )
-    assert plain.step_ns[0] - simulated(changed(SLOW, "no-loader"), 8).step_ns[0] == pytest.approx(5 * MS)
-    both = simulated(changed(SLOW, "no-stragglers+no-loader"), 8)
-    assert plain.step_ns[0] - both.step_ns[0] == pytest.approx(15 * MS)
+    ns = {
+        what_if: simulated(changed(SLOW, what_if), 8).step_ns[0]
+        for what_if in (
+            "fp16-gradients",
+            "network=2x",
+            "no-stragglers",
+            "no-loader",
+            "no-stragglers+no-loader",
+        )
+    }
+    plain = simulated(SLOW, 8).step_ns[0]
+    assert ns["fp16-gradients"] == pytest.approx(ns["network=2x"])  # half the bytes, or twice the bandwidth
+    assert ns["fp16-gradients"] < plain and (changed(SLOW, "network=0.5x").cost.terms[1] == 4.0).all()
+    saved = {name: (plain - after) / MS for name, after in ns.items() if "no-" in name}
+    assert saved == pytest.approx({"no-stragglers": 10, "no-loader": 5, "no-stragglers+no-loader": 15})
 
 
-def test_a_late_loader_is_no_lateness_without_it():
-    """Two batches in three wait 20 ms for their data, and are 20 ms longer for it."""
-    load = np.tile([0.0, 20.0, 20.0], 100) * MS
-    model = model_of(step_of(load_ns=20 * MS, own_load_ns=load, own_ns=100 * MS + load))
-    without = simulated(changed(model, "no-loader"), 1)
-    assert without.step_ns[0] == pytest.approx(95 * MS) and (without.step_ns == without.step_ns[0]).all()
-
-
-def test_what_changes_nothing_is_said():
-    with pytest.raises(ValueError, match="already"):
-        changed(model_of(bytes_per_element=2), "fp16-gradients")
-    with pytest.raises(ValueError, match="bandwidth"):
-        changed(model_of(cost=ring(ALPHA_NS, 0.0)), "network=2x")
-    with pytest.raises(ValueError, match="not known"):
-        changed(model_of(step_of(whole_buckets=True)), "bucket-mb=50")
+@pytest.mark.parametrize(
+    ("given", "what_if", "why"),
+    [
+        ({"bytes_per_element": 2}, "fp16-gradients", "already"),
+        ({"cost": ring(ALPHA_NS, 0.0)}, "network=2x", "bandwidth"),
+        ({"step": step_of(whole_buckets=True)}, "bucket-mb=50", "not known"),
+    ],
+)
+def test_what_changes_nothing_is_said(given, what_if, why):
+    with pytest.raises(ValueError, match=why):
+        changed(model_of(**given), what_if)
 
 
 @pytest.mark.parametrize(

@@ -59,14 +59,6 @@ def test_the_command_and_the_report(tmp_path):
     assert several.code == 2 and "(one, two)" in several.err
 
 
-def test_a_study_that_is_not_known_is_one_line(tmp_path):
-    directory = layers(tmp_path / "one")
-    manifest = directory / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"study": "layers"', '"study": "layer"'))
-    with pytest.raises(UserError, match="did you mean 'layers'"):
-        studies.studies(load(directory)[0])
-
-
 def order(directory, other_ms):
     directory.mkdir()
     recorder = Recorder("order", {"model": "vgg16"}, directory)
@@ -100,14 +92,14 @@ def test_orders_are_compared_turn_by_turn(tmp_path, factors, difference, ratio):
     assert records(made.rows)[0]["step_ms"] == pytest.approx(11.5)
 
 
-def test_a_result_is_not_written_over(tmp_path):
+def test_damage_names_the_file_and_a_result_is_not_written_over(tmp_path):
     directory = layers(tmp_path / "one")
     with pytest.raises(UserError, match="already contains a result"):
         new_study("layers", "cpu", directory)
-
-
-def test_damage_names_the_file(tmp_path):
-    directory = layers(tmp_path / "one")
+    manifest = directory / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"study": "layers"', '"study": "layer"'))
+    with pytest.raises(UserError, match="did you mean 'layers'"):
+        studies.studies(load(directory)[0])
     (directory / "durations.parquet").write_bytes(b"PAR1")
     with pytest.raises(UserError, match=r"durations\.parquet is not a readable"):
         load(directory)
@@ -126,41 +118,31 @@ def test_a_layer_above_its_roof_is_a_finding(tmp_path, flops_per_s, bytes_per_s,
     assert all(one.data["n"] == 2 and one.data["most_pct"] == pytest.approx(500) for one in found)
 
 
-def test_too_few_products_to_be_sure_are_not_alike(tmp_path):
-    recorder = Recorder("gemm", {}, new_study("gemm", "cpu", tmp_path / "gemm"))
-    for way, duration in (("separate", 3_000_000), ("merged", 1_500_000)):
-        recorder.case(f"512 {way}", "cpu", {"forward": np.full(3, duration)})
-        figures = {"hidden": 512, "batch": 64, "gates": 4, "products": 4, "flops": 4e9}
-        for name, value in {**figures, "steps": 1, "same_output": 1, "largest_difference": 0}.items():
-            recorder.quantity(f"512 {way}", "cpu", name, value)
-    recorder.quantity("peaks", "cpu", "flops_per_s", 1e12)
-    recorder.write(5, 3)
-    found, above = studies.studies(load(tmp_path / "gemm")[0]).verdict
-    assert (found.data["difference"], found.data["value"]) == ("too few repetitions", 2.0)
-    assert above.data["what"] == ["512 separate", "512 merged"]
-    assert above.data["peak"] == ["cpu's measured"]
-    assert above.data["most_pct"] == pytest.approx(4e9 / 1.5e-3 / 1e12 * 100)
-
-
-def gemm(directory):
+def gemm(directory, merged_ms=2.0, repetitions=10, peak=None):
     """Products of 4 gates in 16 steps: 3 ms separate, 2 ms merged."""
     recorder = Recorder("gemm", {}, new_study("gemm", "cpu", directory))
-    for way, duration, products in (("separate", 3_000_000, 64), ("merged", 2_000_000, 16)):
-        recorder.case(f"512 {way}", "cpu", {"forward": np.full(10, duration)})
+    for way, ms, products in (("separate", 3.0, 64), ("merged", merged_ms, 16)):
+        recorder.case(f"512 {way}", "cpu", {"forward": np.full(repetitions, round(ms * 1e6))})
         figures = {"hidden": 512, "batch": 64, "gates": 4, "steps": 16, "products": products, "flops": 4e9}
         for name, value in {**figures, "same_output": 1, "largest_difference": 0}.items():
             recorder.quantity(f"512 {way}", "cpu", name, value)
-    recorder.write(5, 10)
+    if peak:
+        recorder.quantity("peaks", "cpu", "flops_per_s", peak)
+    recorder.write(5, repetitions)
     return directory
 
 
 def test_the_gain_of_merged_products_is_the_ratio_of_times(tmp_path):
-    gemm(tmp_path / "gemm")
-    made = studies.studies(load(tmp_path / "gemm")[0])
+    made = studies.studies(load(gemm(tmp_path / "gemm"))[0])
     separate, merged = records(made.rows)
     assert (separate["speedup"], merged["speedup"], merged["speedup_low"]) == (None, 1.5, 1.5)
     assert (separate["time_ms"], merged["flops_per_s"]) == (3, 2e12)
     assert [finding.data["difference"] for finding in made.verdict] == ["significant"]
+    found, above = studies.studies(load(gemm(tmp_path / "few", 1.5, repetitions=3, peak=1e12))[0]).verdict
+    assert (found.data["difference"], found.data["value"]) == ("too few repetitions", 2.0)
+    assert above.data["what"] == ["512 separate", "512 merged"]
+    assert above.data["peak"] == ["cpu's measured"]
+    assert above.data["most_pct"] == pytest.approx(4e9 / 1.5e-3 / 1e12 * 100)
 
 
 def capacity(directory, fits=(False, True, True)):
@@ -208,11 +190,7 @@ def test_a_boundary_that_was_not_found_is_said(tmp_path):
     durations, quantities = (table.query("case == '1+1'") for table in (result.durations, result.quantities))
     one = replace(result, durations=durations, quantities=quantities)
     assert studies.studies(one).verdict[0].code == "uncertain"
-
-
-def test_a_smaller_network_that_failed_is_no_boundary(tmp_path):
-    made = studies.studies(capacity(tmp_path / "one", fits=(False, True, False)))
-    (failed,) = made.verdict
+    (failed,) = studies.studies(capacity(tmp_path / "two", fits=(False, True, False))).verdict
     assert failed.code == "uncertain" and failed.data["why"].startswith("1+1 fails, 1+2 fits")
 
 
