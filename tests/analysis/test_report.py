@@ -17,13 +17,11 @@ from analysis.display.metrics import NODE, RANK, Metric
 from analysis.display.output import Part
 from analysis.frames.load import load
 from analysis.report import build as build_module
-from analysis.report.base import Context
 from analysis.report.build import build
-from analysis.report.render import Page, Section, render, script_json
+from analysis.report.render import Page, Section, render
 from jobs import store
 from jobs.run_fields import as_text
 from profiling import tables
-from tests.analysis import frames
 from tests.analysis.commands import run
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
 
@@ -116,19 +114,6 @@ def test_the_page_finds_the_level_that_a_filter_names():
     assert json.loads(done.stdout) == [expected for _, _, expected in cases]
 
 
-def test_runs_without_gpus_have_ranks_in_filters_and_questions(tmp_path, page):
-    on_gpus = page
-    runs = [run_of(gpus_per_node=ranks, profile="torch") for ranks in (1, 2)]
-    write_sweep(tmp_path, runs, Truth(device="cpu"))
-    study = load(tmp_path)
-    filters = build_module.filters_of(Context(study))
-    assert [one.label for one in filters if one.name == "gpus_per_node"] == ["ranks/node"]
-    busy = frames.section_of(study, "utilization")
-    assert "each rank" in busy.heading and "one GPU" not in busy.text
-    assert [one.label for one in on_gpus.filters if one.name == "gpus_per_node"] == ["gpus_per_node"]
-    assert any("each GPU" in one.heading for one in on_gpus.sections)
-
-
 def plant_kernel_name(sweep, name: str) -> None:
     """Give one kernel of each profiled run a name."""
     for path in sweep.glob("run_*_torch_*/rank_*"):
@@ -163,20 +148,6 @@ def test_a_long_table_by_rank_is_a_file_in_the_page():
     header, first, *others = csv.reader(io.StringIO(files[0]))
     assert header == ["rank", "step, ms", "node"] and first == ["0", "0.512345", "a,b"]
     assert len(others) == 39
-
-
-def test_what_is_not_available_is_a_line_and_no_section():
-    sections = [Section(id=one, heading=one, unavailable="no kernels") for one in ("roofline", "path")]
-    page = Page("a", "b", [], sections, "", [])
-    html = render(page)
-    assert page.chapters == {} and html.count("no kernels") == 1 and 'id="roofline"' not in html
-
-
-def test_json_in_a_script_cannot_end_it():
-    text = script_json({"name": "</script><!-- &"})
-    assert "<" not in text and ">" not in text and "&" not in text
-    assert json.loads(text) == {"name": "</script><!-- &"}
-    assert script_json([1234.56789, float("inf"), 2]) == "[1234.568,null,2]"
 
 
 def test_every_heading_of_a_page_has_its_tooltip(page):

@@ -42,7 +42,9 @@ def test_the_page_has_the_verdict_the_rows_and_a_bar_for_each_configuration(page
     assert {key for key, _ in page.provenance} >= {"results of A", "results of B"}
 
 
-def test_the_same_runs_are_no_two_results(folders):
+def test_the_command_writes_beside_the_second_and_refuses_the_same_runs(folders):
+    ran = run("analysis.report.__main__", *folders)
+    assert ran.code == 0 and (folders[1] / "compared-with-before.html").exists()
     with pytest.raises(UserError, match="same runs"):
         build(load(folders[0]), load(folders[0]))
 
@@ -70,8 +72,3 @@ def test_the_page_in_a_browser(browser, page, tmp_path):
     watched.see_all()
     assert (watched.page.locator(names).count(), watched.page.locator(legends).count()) == (0, 1)
     watched.page.close()
-
-
-def test_the_command_writes_beside_the_second(folders):
-    ran = run("analysis.report.__main__", *folders)
-    assert ran.code == 0 and (folders[1] / "compared-with-before.html").exists()

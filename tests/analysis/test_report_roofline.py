@@ -8,29 +8,20 @@ import pytest
 from analysis.display import plots
 from analysis.frames.load import load
 from analysis.measures.peaks import Roof
-from analysis.report import kernels, scaling
+from analysis.report import kernels
 from analysis.report.base import Context
 from analysis.report.render import Section
-from profiling import tables
-from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
+from tests.analysis.synthetic import Truth, run_of, write_sweep
 
 
 def roofline_of(path: Path) -> Section | None:
     return kernels.roofline.section(Context(load(path)))
 
 
-def traces(section: Section | None) -> dict[str, dict]:
-    assert section is not None
-    return {trace["name"]: trace for trace in section.charts[0].figure["data"]}
-
-
-# --- the roofline -------------------------------------------------------------------------------------
-
-
 def test_kernels_stand_below_both_roofs(tmp_path: Path) -> None:
     truth = write_sweep(tmp_path, [run_of(profile="torch")])
-    section = roofline_of(tmp_path)
-    found = traces(section)
+    (chart,) = roofline_of(tmp_path).charts
+    found = {trace["name"]: trace for trace in chart.figure["data"]}
     assert list(found) == ["datasheet", "measured", "convolution"]
     intensity = truth.flops / 3 / (truth.bytes / 4)
     assert sorted(found["convolution"]["x"]) == pytest.approx([intensity, 2 * intensity])
@@ -42,8 +33,8 @@ def test_kernels_stand_below_both_roofs(tmp_path: Path) -> None:
     assert line["x"][1] == pytest.approx(19.5e12 / 1.555e12)
     assert line["y"][1:] == pytest.approx([19_500, 19_500])
     assert line["y"][0] / line["x"][0] == pytest.approx(1555)
-    layout = section.charts[0].figure["layout"] if section else {}
-    assert layout["xaxis"]["type"] == layout["yaxis"]["type"] == "log"
+    axes = chart.figure["layout"]
+    assert axes["xaxis"]["type"] == axes["yaxis"]["type"] == "log"
 
 
 def test_names_that_look_like_markup_stay_text_in_legends_and_below_the_pointer() -> None:
@@ -57,17 +48,6 @@ def test_names_that_look_like_markup_stay_text_in_legends_and_below_the_pointer(
     assert "<b>" not in drawn and "<i>" not in drawn
 
 
-def test_points_are_as_large_as_their_time(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of(profile="torch")])
-    for file in tmp_path.glob("run_*/rank_*/kernels.parquet"):
-        table = tables.read(file.parent, "kernels").to_pandas()
-        table.loc[table["short_name"] == "conv_bprop", "duration_ns"] *= 4
-        columns = {column: table[column].tolist() for column in table}
-        tables.write(tables.as_table("kernels", columns), file.parent, "kernels")
-    sizes = traces(roofline_of(tmp_path))["convolution"]["marker"]["size"]
-    assert max(sizes) == pytest.approx(2 * min(sizes))  # four times the area
-
-
 @pytest.mark.parametrize(
     ("truth", "said"), [(Truth(device="cpu"), "--peaks FILE"), (Truth(flops=0.0, bytes=0.0), "FLOPs")]
 )
@@ -77,25 +57,7 @@ def test_without_a_peak_or_flops_it_says_so(truth: Truth, said: str, tmp_path: P
     assert section is not None and not section.charts and said in section.unavailable
 
 
-def test_a_pyprof_table_has_one(tmp_path: Path) -> None:
-    found = traces(roofline_of(write_pyprof(tmp_path)))
-    assert "convolution" in found and "measured" not in found
-
-
-# --- one rank and several -----------------------------------------------------------------------------
-
-
 def test_runs_that_are_not_of_one_configuration_are_no_pair(tmp_path: Path) -> None:
     points = [run_of(profile="torch", workers=ranks, gpus_per_node=ranks) for ranks in (1, 2)]
     write_sweep(tmp_path, points)
     assert kernels.change.section(Context(load(tmp_path))) is None
-
-
-# --- factors ------------------------------------------------------------------------------------------
-
-
-def test_profiled_runs_alone_say_why_not(tmp_path: Path) -> None:
-    for ranks, workers in ((1, 1), (2, 2)):
-        write_run(tmp_path, run_of(profile="torch", gpus_per_node=ranks, workers=workers), Truth())
-    section = scaling.factors_section.section(Context(load(tmp_path)))
-    assert section is not None and "no unprofiled run" in section.unavailable

@@ -51,6 +51,8 @@ def test_scaling_of_traces_that_say_their_ranks_themselves(scaled):
     assert [row["world_size"] for row in answer["rows"]] == [2, 4]
     lacks = [finding["data"]["what"] for finding in answer["findings"] if finding["code"] == "not_recorded"]
     assert "number of ranks" in lacks
+    found = traced.jobs(load(out))
+    assert list(found[found["compared"]]["world_size"]) == [2, 4]
 
 
 def test_strong_scaling_is_told_by_what_the_kernels_take(tmp_path):
@@ -124,13 +126,6 @@ def test_jobs_named_as_one_program_that_are_not_have_no_efficiency(unlike, tmp_p
     asked = traced.jobs(study, "weak")
     assert asked["compared"].all() and asked["scaling_efficiency_pct"][1] < 100
     assert noted(study)["batch_assumed"]["ratio"] == pytest.approx(2.06, abs=0.01)
-
-
-def test_jobs_of_the_same_kernels_in_one_folder_are_compared(scaled):
-    _, paths = scaled
-    study = load(paths[4].parent)
-    found = traced.jobs(study)
-    assert list(found[found["compared"]]["world_size"]) == [2, 4]
 
 
 def test_the_parts_of_a_step_beside_its_median_are_all_shown_and_sum_to_its_mean(scaled):

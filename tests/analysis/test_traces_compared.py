@@ -1,14 +1,12 @@
 """Traces of two jobs beside each other: what grew between them is what was planted."""
 
-import math
 import shutil
 
-import pandas as pd
 import pytest
 
 from analysis.display.metrics import records
 from analysis.frames.load import load
-from analysis.measures.compare import compared, of_traces, verdicts
+from analysis.measures.compare import compared, of_traces
 from profiling.attribution.batch_times import WHOLE
 from profiling.traced_job import JOB, read_job
 from tests.analysis.commands import one_line_error
@@ -45,12 +43,6 @@ def test_compare_ends_with_1_where_a_batch_of_traces_became_slower(pair):
     assert run("compare", a, b, "--threshold", "50").code == 0
     same = run("compare", a, a)
     assert same.code == 0 and same.out.startswith("same runs") and "allreduce" not in same.out
-
-
-def test_without_a_step_of_both_there_is_no_verdict():
-    step = {"run": "one", "kind": "step", "quantity": "step", "difference_pct": math.nan, "verdict": ""}
-    (none,) = verdicts(pd.DataFrame([step]), same=False)
-    assert none.code == "not_compared"
 
 
 def test_two_jobs_that_have_no_figure_in_common_are_not_the_same_traces(pair, tmp_path):

@@ -28,13 +28,6 @@ def warmups(count: int, head: tuple[float, ...] = (), spikes: float = 0.0, of: i
     return np.array([warmup_of_traces(one[None, :], np.ones((1, count), bool)) for one in every])
 
 
-@pytest.mark.parametrize("count", SHORT)
-def test_no_step_of_a_short_trace_is_dropped_for_noise(count):
-    assert not warmups(count).any()
-    # A tenth of the steps takes half as long again, also the first ones.
-    assert not warmups(count, spikes=1.5).any()
-
-
 @pytest.mark.parametrize("count", [5, 8, 12, 14, 30])
 @pytest.mark.parametrize("head", [(3.0,), (3.0, 3.0), (20.0, 2.5)])
 def test_slow_first_steps_of_a_trace_are_dropped(count, head):
@@ -56,18 +49,14 @@ def test_a_first_step_that_is_slow_as_every_nth_is_no_warmup(count, every):
     assert np.mean([warmup_of_traces(one[None, :], one_rank) == 1 for one in durations]) >= 0.95
 
 
-def test_a_small_change_of_level_is_found_in_a_longer_trace_alone():
-    assert not warmups(FEWEST_FOR_WIDTH - 1, (1.5, 1.5)).any()
-    assert np.mean(warmups(FEWEST_FOR_WIDTH, (1.5, 1.5)) >= 2) > 0.97
-
-
-def test_what_the_conversion_left_out_is_dropped_first():
-    rank_ns = np.array([[500.0, 100, 101, 99, 100, 102], [100, 100, 101, 99, 100, 102]])
-    attributed = np.ones((2, 6), bool)
-    attributed[0, 0] = False
-    assert warmup_of_traces(rank_ns, attributed) == 1
-    rank_ns[:, 1] = 400.0  # slow on the job's own clock, behind the one that was left out
-    assert warmup_of_traces(rank_ns, attributed) == 2
+@pytest.mark.parametrize("count", SHORT)
+def test_no_step_of_a_short_trace_is_dropped_for_noise_or_a_small_change_of_level(count):
+    assert not warmups(count).any()
+    # A tenth of the steps takes half as long again, also the first ones.
+    assert not warmups(count, spikes=1.5).any()
+    if count == FEWEST_FOR_WIDTH - 1:
+        assert not warmups(count, (1.5, 1.5)).any()
+        assert np.mean(warmups(count + 1, (1.5, 1.5)) >= 2) > 0.97
 
 
 def converted(folder, **jobs):
@@ -76,15 +65,6 @@ def converted(folder, **jobs):
         write_job(folder / "raw" / name, planted)
     assert convert([str(folder / "raw"), "--out", str(folder / "out"), "--jobs", "1"]) == 0
     return folder / "out"
-
-
-def shown(study):
-    """The captions of the tables of a step's anatomy, and the headers of that of scaling."""
-    whole, _ = anatomy.anatomy(study).tables
-    return whole.caption, [column.header for column in traced.tables(traced.jobs(study))[0].columns]
-
-
-LEFT_OUT = "Left out (warmup, or recorded in part): "
 
 
 def test_mean_and_parts_are_of_the_same_steps_as_the_median(tmp_path):
@@ -101,8 +81,7 @@ def test_mean_and_parts_are_of_the_same_steps_as_the_median(tmp_path):
     assert whole["wall_ms"] == row["wall_ms"]
     assert (whole["warmup_dropped"], whole["attributed_steps"]) == (2, 2 * 18)
     assert anatomy.batches(study).rows["warmup_dropped"][0] == 2
-    _, headers = shown(study)
-    assert "warmup" in headers
+
     assert [one.data["n"] for one in study.findings if one.code == "first_steps_left_out"] == [2]
     by_step = records(anatomy.anatomy(study, ["step"]).rows)  # no mean, and so nothing is left out of it
     assert [one["step"] for one in by_step] == list(range(20))
