@@ -93,19 +93,6 @@ def test_a_gpu_copies_what_dali_leaves_on_the_host_from_pinned_memory_one_batch_
 
 
 @pytest.mark.parametrize(
-    ("workers", "allowed", "ranks", "threads"), [(3, 64, 4, 3), (0, 64, 4, 16), (0, 8, 4, 8)]
-)
-def test_dalis_threads_are_the_workers_or_the_ranks_share_of_the_cores(
-    monkeypatch, workers, allowed, ranks, threads
-):
-    """64 cores, of which a launcher may have bound the rank to fewer."""
-    monkeypatch.setattr(dali.os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(dali, "cores", lambda: allowed)
-    run = make_run({"loader": "dali-gpu", "workers": workers, "gpus_per_node": ranks})
-    assert dali.threads_of(run) == threads
-
-
-@pytest.mark.parametrize(
     ("capability", "gigabytes", "fields", "load", "preallocates"),
     [((9, 0), 80, {}, 0.8, True), ((9, 0), 80, {"hw_decoder_load": 0.5}, 0.5, True),
      ((8, 0), 80, {}, None, True), ((8, 9), 24, {}, None, False), ((9, 0), 80, {"workers": 32}, 0.8, False)],

@@ -57,12 +57,6 @@ def test_peaks_that_were_measured_while_others_used_the_cpu_are_said_to_be_doubt
     assert [finding.data["why"].split()[-1] for finding in found.findings] == share
 
 
-def test_a_rate_is_the_best_of_those_seen(monkeypatch):
-    now = iter([0.0, 0.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 7.0, 7.0])
-    monkeypatch.setattr(calibrate.time, "perf_counter", lambda: next(now))
-    assert calibrate.rate(12.0, lambda: None, lambda: None, seconds=5.0) == 12.0  # of 6, 12 and 3
-
-
 def test_two_ranks_as_a_sweep_starts_them(tmp_path, ready):
     run = make_run({"gpus_per_node": 2, "device": "cpu"})
     out, log = tmp_path / "calibration.json", tmp_path / "log.txt"

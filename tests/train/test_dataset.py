@@ -1,14 +1,27 @@
-"""Which images a rank reads, their labels, and data that are refused."""
+"""Which images a rank reads, their labels, and data that are refused; TFRecord files."""
 
 import io
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from jobs.loaders import data_folder
 from profiling.errors import UserError
-from train.loaders import records
 from train.loaders.dataset import find_images, find_records, find_samples
+from train.loaders.records import (
+    IMAGE,
+    LABEL,
+    decode_example,
+    encode_example,
+    index_of,
+    index_path,
+    read_index,
+    read_record,
+    write_index,
+    write_records,
+)
 
 from .conftest import CLASSES, IMAGES, run_of
 
@@ -44,7 +57,7 @@ def test_a_picture_has_the_same_label_in_both_forms(data_set):
     assert {label for _, label in by_form[0]} == set(range(CLASSES))
     # In the record it is ImageNet's: from 1 on.
     first = find_records(data_set / "tfrecord")[0]
-    told = records.decode_example(records.read_record(first.path, first.offset, first.size))[records.LABEL]
+    told = decode_example(read_record(first.path, first.offset, first.size))[LABEL]
     assert told == first.read()[1] + 1
 
 
@@ -77,19 +90,18 @@ def test_missing_data_are_one_line_that_says_how_to_get_some(tmp_path, data_form
 def test_records_without_an_index_or_with_that_of_another_file(own_data_set):
     run = run_of(own_data_set, data_format="tfrecord")
     files = sorted((own_data_set / "tfrecord").glob("*.tfrecord"))
-    one, other = [records.index_path(path) for path in files]
+    one, other = [index_path(path) for path in files]
     other.write_text(one.read_text())
     refuse(run, f"{files[1].name} has no complete record at byte .*; create its index again")
     other.write_text("")
     one.write_text("")
     refuse(run, "the indexes in .* are empty")
-    one.write_text("0 many")
-    refuse(run, "line 1: not the offset and size")
+    damaged = (b"0 many", b"0\n", b"0 32 5\n", b"-1 32\n", b"0 32\n\n0 32\n", b"\xff\xfe\x00")
+    for text in (*damaged, b"0 " + b"9" * 5000):
+        one.write_bytes(text)
+        refuse(run, r"line \d: not the offset and size")
     one.unlink()
     refuse(run, f"{files[0].name} has no index; create it with: python -m train.data index")
-
-
-IMAGE, LABEL = records.IMAGE, records.LABEL
 
 
 @pytest.mark.parametrize(
@@ -103,13 +115,110 @@ IMAGE, LABEL = records.IMAGE, records.LABEL
 )
 def test_records_of_another_content_are_told_not_skipped(tmp_path, example, told):
     path = tmp_path / "x.tfrecord"
-    content = example if isinstance(example, bytes) else records.encode_example(example)
-    records.write_records(path, iter([content]))
-    records.write_index(path)
+    content = example if isinstance(example, bytes) else encode_example(example)
+    write_records(path, iter([content]))
+    write_index(path)
     refuse(run_of(tmp_path, data_format="tfrecord"), told)
 
 
 def test_the_index_may_be_named_as_dalis_own_script_does(own_data_set):
     for path in (own_data_set / "tfrecord").glob("*.tfrecord"):
-        records.index_path(path).rename(path.with_suffix(".idx"))
+        index_path(path).rename(path.with_suffix(".idx"))
     assert len(samples_of(own_data_set, "tfrecord")) == IMAGES
+
+
+# --- TFRecord files and their Examples: what is written is read, and damage is never taken for data -------
+
+CONTENTS = [b"", b"one", b"\x00" * 700, bytes(range(256)) * 3]
+
+
+@pytest.fixture
+def record_file(tmp_path):
+    path = tmp_path / "some.tfrecord"
+    write_records(path, iter(CONTENTS))
+    return path
+
+
+def test_a_record_begins_as_tensorflow_writes_it(record_file):
+    # Length 3, its masked checksum, "one", its masked checksum: worked out from the format's definition.
+    written = record_file.read_bytes()[16:35]
+    assert written == bytes.fromhex("0300000000000000b099490e6f6e6501405508")
+
+
+@given(contents=st.lists(st.binary(max_size=600), max_size=6))
+def test_what_is_written_is_read(tmp_path_factory, contents):
+    path = tmp_path_factory.mktemp("records") / "x"
+    write_records(path, iter(contents))
+    assert write_index(path) == len(contents)
+    entries = read_index(index_path(path))
+    assert [read_record(path, *entry) for entry in entries] == contents
+    assert sum(size for _, size in entries) == path.stat().st_size
+
+
+def test_a_file_cut_short_anywhere_is_refused_unless_cut_between_records(record_file):
+    whole, entries = record_file.read_bytes(), index_of(record_file)
+    ends = {0, *(offset + size for offset, size in entries)}
+    for length in range(len(whole)):
+        record_file.write_bytes(whole[:length])
+        if length in ends:
+            assert index_of(record_file) == [entry for entry in entries if sum(entry) <= length]
+            continue
+        with pytest.raises(UserError, match="ends in the middle of a record") as error:
+            index_of(record_file)
+        assert "\n" not in str(error.value) and str(record_file) in str(error.value)
+        cut = next(entry for entry in entries if sum(entry) > length)
+        with pytest.raises(UserError, match="no complete record"):
+            read_record(record_file, *cut)
+
+
+@given(st.data())
+def test_damage_anywhere_is_noticed_and_no_wrong_record_is_read(tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / "damaged"
+    write_records(path, iter(CONTENTS))
+    entries, content = index_of(path), bytearray(path.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(content)
+    for (offset, size), right in zip(entries, CONTENTS, strict=True):
+        if offset <= place < offset + size:
+            with pytest.raises(UserError):
+                read_record(path, offset, size)
+        else:
+            assert read_record(path, offset, size) == right
+    if any(offset <= place < offset + 12 for offset, _ in entries):  # a length, or its checksum
+        with pytest.raises(UserError, match="damaged at byte"):
+            index_of(path)
+
+
+NAMES = st.text(min_size=1, max_size=30)
+VALUES = st.binary(max_size=300) | st.integers(-(2**63), 2**63 - 1)
+
+
+@given(st.dictionaries(NAMES, VALUES, max_size=5))
+def test_an_example_comes_back(features):
+    assert decode_example(encode_example(features)) == features
+
+
+def test_an_example_of_another_writer_is_read():
+    """As protobuf may write it too: integers one by one, other kinds of features, fields we do not know."""
+    name = b"\x0a\x01k"
+    one_by_one = name + b"\x12\x04\x1a\x02\x08\x07"  # int64_list { value: 7 }, not packed
+    floats = b"\x0a\x01f\x12\x08\x12\x06\x0a\x04\x00\x00\x80\x3f"
+    empty = b"\x0a\x01e\x12\x00"
+    entries = b"".join(b"\x0a" + bytes([len(entry)]) + entry for entry in (one_by_one, floats, empty))
+    unknown = b"\x78\x05" + b"\x7d" + bytes(4) + b"\x79" + bytes(8)  # fields 15 of three wire types
+    assert decode_example(b"\x0a" + bytes([len(entries)]) + entries + unknown) == {"k": 7}
+
+
+@given(st.data())
+def test_a_damaged_example_is_refused_or_read_but_never_crashes(data):
+    whole = encode_example({"image/encoded": b"\xff\xd8" * 20, "image/class/label": 300})
+    content = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
+    for _ in range(data.draw(st.integers(0, 3))):
+        if content:
+            content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        found = decode_example(bytes(content))
+    except ValueError:
+        return
+    assert all(isinstance(value, bytes | int) for value in found.values())

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from train import energy
-from train.energy import Counter, Meters, Used, added, nvml_counter, open_meters, open_rapl
+from train.energy import Counter, Meters, Used, nvml_counter, open_meters, open_rapl
 
 ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
 
@@ -87,16 +87,6 @@ def test_a_counter_that_goes_away_costs_its_figure_and_not_the_run(tmp_path, bef
     used = meters.stop()
     assert (used.device_j, used.processors_j) == (None, None)
     assert [why.split(":")[0] for why in used.why_not] == ["NVML", "RAPL"]
-
-
-def test_the_gpus_of_one_rank_add_up():
-    """As DataParallel drives them; one that tells nothing leaves no figure."""
-    one = nvml_counter(nvml_of(0, 1_000, 3_000), "GPU-1")
-    other = nvml_counter(nvml_of(0, 5_000, 6_000), "GPU-2")
-    meters = Meters(added([one, other]), None, ticking(1.0, 2.0))
-    meters.start()
-    assert meters.stop().device_j == 3.0
-    assert added([one, nvml_counter(nvml_of(), "GPU-2")]) == "NVML: Not Supported"
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""Ranks, GPUs and processes: who has which GPU, what a thread computes in, how a failed process ends."""
+"""Ranks, GPUs and processes: who has which GPU, what is near it, how a failed process ends."""
 
 import os
 import subprocess
 import sys
-import threading
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -18,8 +18,7 @@ from profiling.errors import UserError
 from train import rank
 from train.backends import ddp
 from train.backends.ddp import Gpu, check_gpus
-from train.backends.single import autocast_in_threads
-from train.device import choose_device, device_name
+from train.device import UCX_CARDS, bind_near, choose_device, device_name, near_cards, near_cpus
 from train.world import World
 
 H100 = Gpu("node1", "00:1b:00", "11-22", "NVIDIA H100 80GB HBM3")
@@ -105,17 +104,6 @@ def test_what_a_run_says_of_compilation_and_the_update_reaches_pytorch(monkeypat
     assert [rank.make_optimizer(layer, make_run(one), device) for one, device in ways] == [True, None, None]
 
 
-@pytest.mark.parametrize(
-    ("fields", "kind", "said"),
-    [({"compile": "reduce-overhead", "profile": "torch"}, "cuda", True), ({"graph": True}, "cuda", False),
-     ({"compile": True, "profile": "torch"}, "cuda", False),
-     ({"graph": True, "profile": "torch"}, "cpu", False)],
-)  # fmt: skip
-def test_what_a_profile_of_cuda_graphs_does_not_know_is_said(fields, kind, said):
-    findings = rank.graph_findings(make_run(fields), torch.device(kind))
-    assert [finding.code for finding in findings] == ["option_limited"] * said
-
-
 @pytest.mark.parametrize("wanted", [True, False])
 def test_ddp_broadcasts_buffers_if_the_run_says_so(wanted):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -129,21 +117,6 @@ def test_ddp_broadcasts_buffers_if_the_run_says_so(wanted):
         del model
     finally:
         dist.destroy_process_group()
-
-
-def test_a_replicas_thread_computes_in_what_the_run_says():
-    """DataParallel switches autocast on in each replica's thread, without a type."""
-    layer, seen = torch.nn.Linear(2, 2), []
-    autocast_in_threads(layer, "cpu", torch.float16)
-
-    def replica():
-        with torch.autocast("cpu"):  # by default bf16 on CPUs, as it is fp16 on GPUs
-            seen.append(layer(torch.ones(1, 2)).dtype)
-
-    thread = threading.Thread(target=replica)
-    thread.start()
-    thread.join()
-    assert seen == [torch.float16] and layer(torch.ones(1, 2)).dtype == torch.float32
 
 
 def test_a_process_still_joined_to_others_says_why_and_leaves_at_once():
@@ -172,3 +145,72 @@ def test_a_rank_that_is_done_ends_as_python_does_so_that_profilers_write(tmp_pat
     words = [sys.executable, "-m", "cProfile", "-o", str(tmp_path / "done.prof"), str(program)]
     subprocess.run(words, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
     assert (tmp_path / "done.prof").is_file()
+
+
+# --- near a GPU, by a /sys of two sockets: a GPU and a card on each switch ------------------------------
+
+# address -> (the bridges above it, its processors)
+DEVICES = {
+    "0000:17:00.0": ("pci0000:15/0000:15:01.0/0000:16:00.0", "0-3"),  # a GPU
+    "0000:18:00.0": ("pci0000:15/0000:15:01.0/0000:16:00.0", "0-3"),  # mlx5_0, below the same switch
+    "0000:3b:00.0": ("pci0000:15/0000:15:02.0/0000:3a:00.0", "0-3"),  # mlx5_1, below another
+    "0000:9a:00.0": ("pci0000:97/0000:97:01.0/0000:98:00.0", "4-7"),  # a GPU of the other socket
+    "0000:9b:00.0": ("pci0000:97/0000:97:01.0/0000:98:00.0", "4-7"),  # mlx5_2
+}
+CARDS = {"mlx5_0": "0000:18:00.0", "mlx5_1": "0000:3b:00.0", "mlx5_2": "0000:9b:00.0"}
+
+
+@pytest.fixture
+def pci(tmp_path: Path) -> Path:
+    (tmp_path / "bus/pci/devices").mkdir(parents=True)
+    (tmp_path / "class/infiniband").mkdir(parents=True)
+    for address, (bridges, cpus) in DEVICES.items():
+        real = tmp_path / "devices" / bridges / address
+        real.mkdir(parents=True)
+        (real / "local_cpulist").write_text(cpus + "\n")
+        (tmp_path / "bus/pci/devices" / address).symlink_to(real)
+    for card, address in CARDS.items():
+        (tmp_path / "class/infiniband" / card).mkdir()
+        (tmp_path / "class/infiniband" / card / "device").symlink_to(tmp_path / "bus/pci/devices" / address)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("gpu", "allowed", "cpus"),
+    [
+        ("0000:17:00.0", range(8), {0, 1, 2, 3}),
+        ("0000:9a:00.0", range(2, 6), {4, 5}),
+        ("0000:9a:00.0", range(4, 8), set()),  # the launcher has bound it already
+        ("0000:9a:00.0", range(4), set()),  # all allowed ones are far: none would be left
+        ("0000:ff:00.0", range(8), set()),  # the kernel does not know it
+    ],
+)
+def test_processors(pci, gpu, allowed, cpus):
+    assert near_cpus(gpu, allowed, pci) == cpus
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cards", "near"),
+    [
+        ("0000:17:00.0", ["mlx5_0", "mlx5_1", "mlx5_2"], ("mlx5_0",)),
+        ("0000:17:00.0", ["mlx5_1", "mlx5_2"], ("mlx5_1",)),  # at least the same socket
+        ("0000:9a:00.0", ["mlx5_0", "mlx5_1", "mlx5_2"], ("mlx5_2",)),
+        ("0000:17:00.0", ["mlx5_2"], ()),  # there is no choice
+        ("0000:17:00.0", ["mlx5_0", "eth0"], ()),  # not all are known
+        ("0000:17:00.0", [""], ()),
+    ],
+)
+def test_cards(pci, gpu, cards, near):
+    assert near_cards(gpu, cards, pci) == near
+
+
+def test_a_rank_is_bound_to_both(pci, monkeypatch):
+    bound = []
+    properties = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x9A, pci_device_id=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: bound.append(cpus))
+    environment = {UCX_CARDS: "mlx5_0:1,mlx5_2:1"}
+    place = bind_near(torch.device("cuda", 1), environment, pci)
+    assert (place.cpus, place.cards, bound) == ("4-7", ("mlx5_2",), [{4, 5, 6, 7}])
+    assert environment == {UCX_CARDS: "mlx5_2:1"}

@@ -167,13 +167,3 @@ def test_without_dali_the_user_is_told_what_to_install(data_set, monkeypatch):
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
     with pytest.raises(UserError, match=r"needs NVIDIA DALI .*pip install nvidia-dali"):
         build_loader(run_of(data_set, "dali-cpu"), 0, 1, CPU)
-
-
-def test_loading_in_this_process_leaves_its_threads_as_they_were(data_set):
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        batches(run_of(data_set, "pytorch"), 1)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)

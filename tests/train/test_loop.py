@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from jobs.run import make_run
+from profiling.errors import UserError
 from profiling.markers import Markers
 from train import loop
 from train.step import Precision, make_step
@@ -83,10 +84,33 @@ def test_a_schedule_switches_the_capture_on_and_off_between_batches():
     ]  # fmt: skip
 
 
-def test_gradients_of_the_batch_before_are_let_go_not_added_to():
-    torch.manual_seed(0)
-    one = Story(batches=1)
-    torch.manual_seed(0)
-    two = Story(batches=2, learning_rate=1e-9)
-    for first, second in zip(one.model.parameters(), two.model.parameters(), strict=True):
-        assert torch.allclose(first.grad, second.grad, rtol=0.1)
+# --- in which precision ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def flags_as_before():
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    yield
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+@pytest.mark.parametrize("compute", ["tf32", "fp16"])
+def test_what_a_cpu_cannot_do_is_one_line(compute):
+    with pytest.raises(UserError, match=f"^compute {compute} needs a GPU; on a CPU use fp32 or bf16$"):
+        Precision(make_run({"compute": compute, "device": "cpu"}), CPU)
+
+
+@pytest.mark.parametrize(
+    ("compute", "capability", "emulated"),
+    [("tf32", (7, 5), True), ("bf16", (7, 0), True), ("bf16", (8, 0), False), ("fp32", (7, 0), False)],
+)
+def test_fp32_products_use_tf32_only_where_it_is_asked_and_emulation_is_said(
+    flags_as_before, compute, capability, emulated, monkeypatch
+):
+    """A library's default would give TF32 under the name of fp32."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    torch.backends.cudnn.allow_tf32 = True
+    findings = Precision(make_run({"compute": compute}), torch.device("cuda")).findings
+    allowed = compute == "tf32"
+    assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is allowed
+    assert [finding.code for finding in findings] == ["option_limited"] * emulated

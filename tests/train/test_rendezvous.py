@@ -1,6 +1,5 @@
 """Ranks of a job meet on a port that nobody agreed on, whatever else listens on that host."""
 
-import resource
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ import pytest
 
 from profiling.errors import UserError
 from train import rendezvous
-from train.rendezvous import allow_connections, announce, ask, candidates, gather_at, job_name, open_store
+from train.rendezvous import announce, ask, candidates, gather_at, job_name, open_store
 from train.world import World
 
 HOST = "127.0.0.1"
@@ -93,16 +92,3 @@ def test_all_ranks_read_what_rank_0_has_collected_once():
     store.get.reset_mock()
     assert gather_at(store, World(2, 3), "of 2") == ["of 0", "of 1", "of 2"]
     assert store.get.call_count == 1
-
-
-@pytest.mark.parametrize(
-    ("limits", "wanted"),
-    [((1024, 4096), (2048, 4096)), ((256, 512), (512, 512)), ((-1, -1), None), ((1024, -1), (2048, -1))],
-)
-def test_a_process_may_have_a_connection_to_each_of_a_thousand_ranks(monkeypatch, limits, wanted):
-    assert resource.RLIM_INFINITY == -1
-    set_to = Mock()
-    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
-    monkeypatch.setattr(resource, "setrlimit", set_to)
-    allow_connections(1024)
-    assert [call.args[1] for call in set_to.call_args_list] == ([] if wanted is None else [wanted])

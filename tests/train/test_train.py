@@ -18,12 +18,13 @@ import torch
 from analysis.frames.load import load
 from jobs import ROOT, store
 from jobs.failures import Ended, read_reports
-from jobs.run import make_run
+from jobs.run import NO_HOROVOD, has_horovod, make_run
 from jobs.store import Manifest, check_run
 from profiling import tables
 from profiling.errors import UserError
 from profiling.wrap import WATCHERS
-from tests.train.many_runs import LEFT, LOG, RUNS, by_one_pair
+from tests.analysis.commands import run as run_analysis
+from tests.train.many_runs import LEFT, LOG, RUNS, by_forked_pair, by_one_pair
 from train import __main__ as command
 from train import rank as ranks
 from train.__main__ import in_world
@@ -145,6 +146,24 @@ def test_the_precision_of_gradients_rounds_them_and_is_what_is_on_the_wire(varia
         kernels = tables.read(tables.rank_directory(variants[name], rank), "kernels").to_pandas()
         sent = kernels[kernels.name == "gloo:all_reduce"].groupby("batch_index").bytes.sum()
         assert sent.to_dict() == dict.fromkeys(range(FIRST, BATCHES), PARAMETERS * size)
+
+
+def test_horovod_over_gloo_has_the_losses_of_ddp(variants, data_set, tmp_path, ready):
+    if not has_horovod():
+        pytest.skip("Horovod is not installed (make horovod)")
+    out = by_forked_pair({"horovod": pair_of(data_set, backend="horovod")}, tmp_path, ready)["horovod"]
+    assert {report.backend for report in read_reports(out, pair_of(data_set))[0]} == {"horovod/gloo"}
+    for ours, ddps in zip(losses_of(out), losses_of(variants["plain"]), strict=True):
+        assert ours == pytest.approx(ddps, rel=1e-6)
+
+
+def test_a_table_of_two_profiled_ranks_has_a_row_a_rank_and_what_a_cpu_does_not_tell(variants):
+    ran = run_analysis("analysis.utilization", variants["again"], "--format", "csv")
+    assert ran.code == 0, ran.err
+    assert [(row["gpus_per_node"], row["rank"]) for row in ran.csv] == [("2", "0"), ("2", "1")]
+    for row in ran.csv:
+        assert int(row["attributed_steps"]) == BATCHES - FIRST and float(row["communication_pct"]) > 0
+        assert row["sm_efficiency_pct"] == "" and "a CPU has no" in row["unknown"]
 
 
 def test_a_killed_rank_is_the_reason_and_the_other_ends_quietly(trained):
@@ -305,6 +324,14 @@ def test_a_used_out_is_replaced_only_by_overwrite(train_tiny, tmp_path, monkeypa
     assert code == 0 and f"results: {out}" in printed
     assert len(batches_of(out, 0)) == 3 and (out / "notes.txt").exists()
     assert load(out).sources[0].fields["batches"] == 3
+
+
+def test_where_horovod_is_absent_a_line_says_so_and_ddp_trains(train_tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "has_horovod", lambda: False)
+    code, _, said = train_tiny(*SMALL, "--backend", "horovod", "--out", str(tmp_path))
+    assert code == 0 and NO_HOROVOD in said
+    (report,), _ = read_reports(tmp_path, make_run({}))
+    assert report.backend == "ddp/gloo"
 
 
 def test_a_loss_that_is_not_finite_is_exit_code_1(train_tiny, tmp_path):
