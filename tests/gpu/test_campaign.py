@@ -11,30 +11,11 @@ import psutil
 import pytest
 import torch
 
-from benchmarks import gpu, gpu_parts
+from benchmarks import gpu, gpu_checks, gpu_parts
+from benchmarks.gpu_part import OUT_OF_TIME, command
 from profiling.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.mark.wide
-def test_the_command_on_a_cpu(tmp_path):
-    parts = "machine,speed,batches,markers"
-    # It takes 10 s of a processor. The time, of which each part has a share, is for one that has much to do.
-    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--minutes", "30", "--parts", parts]
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path)],
-        cwd=ROOT, capture_output=True, text=True, timeout=1900, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + (tmp_path / "log.txt").read_text()
-    report = json.loads((tmp_path / "gpu.json").read_text())
-    assert {name: part["status"] for name, part in report["parts"].items()} == dict.fromkeys(
-        parts.split(","), "done"
-    )
-    ours, bare = report["parts"]["speed"]["tables"][0]["rows"]
-    assert ours[:1] + bare[:1] == ["scaleprof", "bare PyTorch"] and ours[1] > 0 and bare[1] > 0
-    text = (tmp_path / "gpu.md").read_text()
-    assert text in done.stdout and f"| PyTorch's build | {torch.__version__} |" in text
 
 
 # Instead of benchmarks.gpu_parts: what a part does is in its name.
@@ -118,3 +99,32 @@ def test_without_a_gpu_it_says_so_and_how_it_is_tried_without_one(tmp_path, monk
     with pytest.raises(UserError, match="torch sees none here; use --device cpu"):
         gpu_parts.main()
     assert not list(tmp_path.iterdir())
+
+
+# --- parts ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+WIDE = [pytest.param(name, marks=pytest.mark.wide) for name in ("precisions", "backends")]
+
+
+@pytest.mark.parametrize("name", ["clocks", "loaders", *WIDE])
+def test_the_checks_hold_on_a_cpu(one_thread, tmp_path, name):
+    lab = gpu_checks.Lab(torch.device("cpu"), tmp_path, gpu_checks.make_data(tmp_path, 16))
+    checks = gpu_checks.CHECKS[name](lab)
+    assert checks and all(check.right for check in checks), checks
+
+
+def test_a_command_whose_time_is_up_is_ended(tmp_path, monkeypatch, capsys):
+    (tmp_path / "a_command.py").write_text("import time; print('begun'); time.sleep(1000)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    before = time.monotonic()
+    assert command(["a_command"], 5)[0] == OUT_OF_TIME
+    assert time.monotonic() - before < 60 and "begun" in capsys.readouterr().out
