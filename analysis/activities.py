@@ -63,7 +63,7 @@ def _draw(answer: Answer, arguments: argparse.Namespace) -> None:
     from analysis.report.communication import page
     from analysis.report.render import render
 
-    output.write(render(page(answer.rows, arguments.path.name)), arguments.chart)
+    output.write(render(page(answer.frame(), arguments.path.name)), arguments.chart)
 
 
 main = Command(

@@ -1,13 +1,13 @@
-"""Draw the points of a sweep as lines or stacked bars, in panels, by the factors that matter most.
+"""Draw the points of a sweep as lines, in panels, by the factors that matter most.
 
 Factors are encoded in the order of their effect: the largest as colour, the next as dash, then as columns and
-rows of panels. Factors beyond these are averaged: a line or bar of several configurations is their mean, with
-a band or error bars from the lowest to the highest. The configurations are kept in ``meta`` as ``members``,
-so that the page can recompute the mean when a filter removes some of them.
+rows of panels. Factors beyond these are averaged: a line of several configurations is their mean, with a band
+from the lowest to the highest. The configurations are kept in ``meta`` as ``members``, so that the page can
+recompute the mean when a filter removes some of them.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import plots
+from analysis.display.metrics import called
 from jobs.run_fields import FACTOR
 
 CUT = "Error bars are cut at the upper edge."
@@ -28,8 +29,6 @@ _ROW = 220  # pixels that each further row of panels adds
 
 Facts = Mapping[str, Any]
 """The level of each factor."""
-Name = Callable[[str, Any], str]
-"""What a level of a factor is called."""
 
 
 # --- channels -------------------------------------------------------------------------------------------
@@ -51,15 +50,9 @@ class Encoding:
         return [name for name in (self.colour, self.dash, self.columns, self.rows) if name]
 
 
-def encode(points: Sequence[Facts], factors: Iterable[str], are_bars: bool = False) -> Encoding:
-    """The channels of the factors that vary among points.
-
-    Args:
-        factors: the most important first.
-        are_bars: the colours of stacked bars are their parts.
-    """
-    free = {} if are_bars else {"colour": MOST_COLOURS, "dash": len(DASHES)}
-    free |= {"columns": MOST_PANELS, "rows": MOST_PANELS}
+def encode(points: Sequence[Facts], factors: Iterable[str]) -> Encoding:
+    """The channels of the factors that vary among points; ``factors``: the most important first."""
+    free = {"colour": MOST_COLOURS, "dash": len(DASHES), "columns": MOST_PANELS, "rows": MOST_PANELS}
     channels: dict[str, str] = {}
     counts = {factor: len(levels(points, factor)) for factor in factors}
     counts = {factor: count for factor, count in counts.items() if count > 1}
@@ -82,14 +75,14 @@ def levels(points: Iterable[Facts], factor: str) -> list[Any]:
     return sorted({point.get(factor) for point in points}, key=order)
 
 
-def caption(encoding: Encoding, spread: str = "band") -> str:
+def caption(encoding: Encoding) -> str:
     """``Colour: loader. Line: grad. Mean of batch (band: lowest and highest).``"""
     channels = {"Colour": encoding.colour, "Line": encoding.dash, "Columns": encoding.columns,
                 "Rows": encoding.rows}  # fmt: skip
     texts = [f"{name}: {factor.removeprefix(FACTOR)}." for name, factor in channels.items() if factor]
     if encoding.averaged:
         averaged = ", ".join(factor.removeprefix(FACTOR) for factor in encoding.averaged)
-        texts.append(f"Mean over {averaged} ({spread}: lowest and highest).")
+        texts.append(f"Mean over {averaged} (band: lowest and highest).")
     return " ".join(texts)
 
 
@@ -109,36 +102,32 @@ def _in(facts: Sequence[Facts], shown: Facts) -> list[bool]:
     return [all(one.get(factor) == level for factor, level in shown.items()) for one in facts]
 
 
-def _layout(
-    title: str, xaxis: Mapping[str, Any], unit: str, facts: Sequence[Facts], encoding: Encoding, name: Name
-) -> dict[str, Any]:
-    """The axes of all panels, and above and beside them what they show.
-
-    Args:
-        xaxis: of each panel.
-        unit: of the axis on the left.
-    """
+def _layout(points: pd.DataFrame, encoding: Encoding, axes: "Axes") -> dict[str, Any]:
+    """The axes of all panels, and above and beside them what they show."""
     from plotly.subplots import make_subplots
 
+    facts = points["facts"].tolist()
     columns, rows = levels(facts, encoding.columns), levels(facts, encoding.rows)
     above, beside = (
-        [plots.escaped(name(factor, level)) for level in some] if factor else None
+        [plots.escaped(called({factor: level}, [factor])) for level in some] if factor else None
         for factor, some in ((encoding.columns, columns), (encoding.rows, rows))
     )
     grid = make_subplots(
         len(rows), len(columns), shared_xaxes="all", shared_yaxes="all", column_titles=above,
         row_titles=beside, horizontal_spacing=_GAP, vertical_spacing=_GAP_BELOW,
     ).layout.to_plotly_json()  # fmt: skip
-    whole = plots.layout(title)
+    whole = plots.layout(axes.title)
     whole["height"] += _ROW * (len(rows) - 1)
     whole["margin"] = {**whole["margin"], "r": whole["margin"]["r"] + _ROW_TITLE * bool(encoding.rows)}
     whole["annotations"] = [{**one, "font": {"size": 12}} for one in grid.get("annotations", ())]
-    yaxis = {"title": plots.beside_ticks(unit), "rangemode": "tozero"}
+    common = {
+        "x": plots.axis_of_counts(points[axes.x], axes.x_title),
+        "y": {"title": plots.beside_ticks(axes.unit), "rangemode": "tozero"},
+    }
     for key, axis in grid.items():
         if "axis" in key:
-            common = dict(xaxis if key.startswith("x") else yaxis)
-            # Panels inside have no ticks.
-            whole[key] = {**common, **axis} | ({} if axis.get("showticklabels", True) else {"title": None})
+            inside = {} if axis.get("showticklabels", True) else {"title": None}
+            whole[key] = common[key[0]] | axis | inside
     return whole
 
 
@@ -163,13 +152,12 @@ THROUGHPUT = Axes(*AGAINST_RANKS, "images_per_s", "images/s", "Throughput", log=
 EFFICIENCY = Axes(*AGAINST_RANKS, "scaling_efficiency_pct", "% of ideal", "Scaling efficiency", ideal=True)
 
 
-def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> plots.Figure:
+def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes) -> plots.Figure:
     """A line for each combination of the levels that the chart shows.
 
     Args:
-        points: the columns of ``axes``; ``facts``, the level of each factor, and ``sizes``, what else differs
-            along a line, which the filters look at; and ``label``, which tells configurations apart.
-        name: of a level of a factor.
+        points: the columns of ``axes``; ``facts``, the level of each factor, and, if known, ``sizes``, what
+            else differs along a line, which the filters look at; and ``label`` of the configuration.
     """
     facts = points["facts"].tolist()
     colours, dashes = levels(facts, encoding.colour), levels(facts, encoding.dash)
@@ -180,7 +168,7 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> p
             shown = {encoding.colour: colour, encoding.dash: dashed} | panel
             here = points[_in(facts, shown)]
             if len(here):
-                words = [name(factor, shown[factor]) for factor in encoding.shown]
+                words = [called(shown, [factor]) for factor in encoding.shown]
                 # In the legend, which all panels share, what these show is not named.
                 label = plots.escaped(", ".join(words[: bool(encoding.colour) + bool(encoding.dash)]))
                 is_new = all(trace["legendgroup"] != label for trace in traces)
@@ -188,8 +176,7 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes, name: Name) -> p
                 look["line"] = {**look["line"], "dash": DASHES[dash]}
                 traces += _line(here, axes, plots.escaped(", ".join(words) or axes.title), look)
     ideal = _ideal(traces, axes, [on for _, on in panels])
-    counts = plots.axis_of_counts(points[axes.x], axes.x_title)
-    whole = _layout(axes.title, counts, axes.unit, facts, encoding, name)
+    whole = _layout(points, encoding, axes)
     highest = max([points[axes.y].max(), *(y for trace in ideal for y in trace["y"])])
     of_y: dict[str, Any] = {}
     if axes.log and points[axes.x].nunique() > 1:
@@ -212,11 +199,7 @@ def _look(hue: int) -> dict[str, Any]:
 
 
 def _line(points: pd.DataFrame, axes: Axes, name: str, look: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The traces of a line: of one configuration with its intervals, of several their mean over its band.
-
-    Args:
-        name: below the pointer, as plotly reads it (:func:`escaped`).
-    """
+    """The traces of a line: of one configuration with its intervals, of several their mean over its band."""
     members = [_member(of, axes) for _, of in points.sort_values(axes.x).groupby("label", sort=False)]
     hover = f"{name}<br>%{{x}} {axes.x_title}: %{{y:.4g}} {axes.unit}<extra></extra>"
     trace: dict[str, Any] = {
@@ -243,7 +226,7 @@ def _member(points: pd.DataFrame, axes: Axes) -> dict[str, Any]:
     """A configuration's points, with its intervals as far as they are known."""
     x, y = plots.plain_numbers(points[axes.x]), plots.plain_numbers(points[axes.y])
     member = {"facts": points["facts"].iloc[0], "x": x, "y": y}
-    if any(points["sizes"]):
+    if "sizes" in points and any(points["sizes"]):
         member["customdata"] = points["sizes"].tolist()
     low = points.get(f"{axes.y}_low")
     if low is None or not np.isfinite(low.astype(float)).any():
@@ -284,72 +267,3 @@ def _ideal(
         }
         for trace in drawn
     ]  # fmt: skip
-
-
-# --- stacked bars ---------------------------------------------------------------------------------------
-
-
-def stacked(
-    points: pd.DataFrame,
-    encoding: Encoding,
-    colours: Mapping[str, str],
-    title: str,
-    of: str,
-    name: Name,
-    names: Mapping[str, str] | None = None,
-) -> plots.Figure:
-    """What each part takes, by number of ranks; parts below 0 go down.
-
-    Args:
-        points: columns ``ranks``; the keys of ``colours``, each a part (absent ones are left out); and
-            ``facts``, the level of each factor, which the filters look at.
-        of: what the axis says.
-        name: of a level of a factor.
-        names: of parts, if they are not called so.
-    """
-    facts = points["facts"].tolist()
-    traces: list[dict[str, Any]] = []
-    totals: list[dict[str, Any]] = []
-    for shown, on in _panels(facts, encoding):
-        here = points[_in(facts, shown)]
-        parts = [part for part in colours if part in here and plots.is_drawn(here[part])]
-        # What one configuration has as a whole, another has in its parts: all count in each mean, so that
-        # the means of the parts add up to that of the totals.
-        here = here.dropna(subset=parts, how="all").fillna(dict.fromkeys(parts, 0.0))
-        for part in parts:
-            words = (names or {}).get(part, part.replace("_", " "))
-            trace, _ = _mean(here, here[part], words, of)
-            new = all(one["name"] != words for one in traces)
-            bar: dict[str, Any] = {
-                "type": "bar",
-                "marker": plots.outlined(colours[part]),
-                "showlegend": new,
-                "legendgroup": words,
-            }
-            traces.append(trace | bar | on)
-        if here["ranks"].duplicated().any():
-            trace, (lowest, highest) = _mean(here, here[parts].sum(axis=1), "total", of)
-            ends = {**plots.error_bars(trace["y"], lowest, highest), "color": plots.GREY}
-            look: dict[str, Any] = {
-                "mode": "markers",
-                "marker": {"symbol": "diamond", "size": 7, "color": plots.GREY},
-            }
-            look |= {"name": "total, lowest to highest", "error_y": ends, "showlegend": not totals}
-            totals.append(trace | look | on)
-    order = {"categoryorder": "array", "categoryarray": plots.plain_numbers(sorted(points["ranks"].unique()))}
-    axis = {"title": plots.beside_ticks("ranks"), "type": "category", **order}
-    whole = _layout(title, axis, of, facts, encoding, name)
-    return {"data": [*traces, *totals], "layout": {**whole, "barmode": "relative"}}
-
-
-def _mean(points: pd.DataFrame, values: pd.Series, name: str, of: str) -> tuple[dict[str, Any], tuple]:
-    """For each number of ranks the mean of the configurations; and the lowest and highest of them."""
-    ranks = plots.plain_numbers(points["ranks"])
-    members = [
-        {"facts": facts, "x": [count], "y": [value]}
-        for facts, count, value in zip(points["facts"], ranks, plots.plain_numbers(values), strict=True)
-    ]
-    x, mean, lowest, highest = spread(members)
-    hover = f"%{{x}} ranks<br>{name}: %{{y:.2f}} {of}<extra></extra>"
-    trace = {"name": name, "x": x, "y": mean, "meta": {"members": members}, "hovertemplate": hover}
-    return trace, (lowest, highest)

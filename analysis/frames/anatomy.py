@@ -1,8 +1,6 @@
 """Reduce the kernel tables of a run, rank by rank, to the frames of anatomy and collectives.
 
-Anatomy, communication, lateness and the simulation's collectives are computed from these. Each rank is read,
-reduced and dropped, so the kernels of all ranks are never in memory at once. No other module reads the kernel
-tables of a run for these measures.
+Each rank is read, reduced and dropped: the kernels of all ranks are never in memory at once.
 """
 
 import functools
@@ -75,14 +73,8 @@ def _column(table: pa.Table, name: str) -> np.ndarray:
         return pc.fill_null(column, -1).to_numpy()  # in no batch is what has an index below 0
     if not pa.types.is_dictionary(column.type):
         return column.to_numpy()
-    # Arrow's own conversion takes a null text for the last one that it knows.
-    texts = [
-        np.array([*chunk.dictionary.to_pylist(), None], object)[
-            chunk.indices.fill_null(len(chunk.dictionary)).to_numpy(zero_copy_only=False)
-        ]
-        for chunk in column.chunks
-    ]
-    return np.concatenate([np.empty(0, object), *texts])
+    texts = column.to_pandas().cat
+    return np.array([*texts.categories, None], object)[texts.codes]  # a null text has the code -1
 
 
 def calls_of(
@@ -98,9 +90,7 @@ def calls_of(
     Args:
         kernels: of :func:`arrays_of`, rows with a place in time and a duration only.
         attributed: indices of the attributed batches.
-        windows: when the batches were whose kernels lie in their time, of those that count: what is exposed
-            is of these.
-        activities: what runs on the rank.
+        windows: of the batches that count, for what is exposed.
         steps: the batches that count.
     """
     rows = np.flatnonzero(divide.of_class(kernels, "communication"))
@@ -352,8 +342,7 @@ def _communication(
 # --- frames -----------------------------------------------------------------------------
 
 _COMMUNICATION = ("exposed_communication_ns", "overlapped_communication_ns")
-# Idle time before kernels of unknown launches is not the host's: from so many on, that is said.
-_UNKNOWN_SHARE = 0.01
+_UNKNOWN_SHARE = 0.01  # of launches, from which on idle time before such kernels is a finding
 
 
 def anatomy_of(trace: RunTrace, with_warmup: bool = False) -> pd.DataFrame:

@@ -238,19 +238,13 @@ def _add_folder(study: Study, path: Path) -> None:
             _fail(study, name, str(error).removeprefix(f"{file} "), "unusable")
 
 
-def first_trace(path: Path) -> tuple[Path, str] | None:
-    """The first file that is the trace of a job, and the tool that wrote it; None: there is none."""
-    if not path.exists():
-        return None
-    return next(((file, name) for file in files_of([path]) if (name := _tool_of(file))), None)
-
-
 def how_to_convert(path: Path) -> str | None:
     """That traces have to be converted first; None: there are none."""
-    if (found := first_trace(path)) is None:
-        return None
     how = f"python -m profiling.convert {shlex.quote(str(path))} --out DIR"
-    return f"{path} holds raw traces ({found[1]}: {found[0].name}); convert them first: {how}"
+    for file in files_of([path]):
+        if name := _tool_of(file):
+            return f"{path} holds raw traces ({name}: {file.name}); convert them first: {how}"
+    return None
 
 
 def _tool_of(path: Path) -> str | None:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from analysis.diagnosis.evidence import PARTS, Evidence, size_of
 from analysis.display import lines, plots
-from analysis.display.lines import caption, encode, stacked
+from analysis.display.lines import caption, encode
 from analysis.display.metrics import FACTORS, Rows, called, records, varied
 from analysis.display.numbers import label_of
 from analysis.display.output import Answer, Part, with_ranks
@@ -187,7 +187,7 @@ class SectionKind:
         except UserError as error:
             reason = portable(str(error), [context.study.path])
             return Section(id=self.id, heading=heading, chapter=chapter, unavailable=reason)
-        tables = {id: with_ranks(part) if on_cpus else part for id, part in section.tables.items()}
+        tables = [with_ranks(part) if on_cpus else part for part in section.tables]
         return replace(section, id=self.id, heading=heading, tables=tables, chapter=chapter)
 
 
@@ -211,9 +211,9 @@ def section(
     return lambda build: SectionKind(id, heading, build, applies)
 
 
-def numbered(id: str, parts: Iterable[Part]) -> dict[str, Part]:
-    """Tables by their ids: ``table-0``."""
-    return {f"{id}-{number}": part for number, part in enumerate(parts)}
+def bare(answer: Answer) -> list[Part]:
+    """An answer's tables below a heading that has said what they are."""
+    return [replace(part, title="", caption="") for part in answer.tables]
 
 
 def table_of(
@@ -223,7 +223,7 @@ def table_of(
     """The section that is the table of a measure."""
 
     def build(context: Context) -> Section:
-        return Section(tables={f"{id}-table": measure(context.study).tables[0]})
+        return Section(tables=measure(context.study).tables[:1])
 
     return SectionKind(id, heading, build, applies, on_cpus)
 
@@ -234,29 +234,23 @@ def chart_of(context: Context, source: Source, id: str, figure: plots.Figure, ca
     return Chart(id, {**figure, "data": [{**trace, "meta": meta} for trace in figure["data"]]}, caption)
 
 
-MOST_BARS = 16  # that a chart names one by one
+MOST_BARS = 40  # of a chart
 
 
-def line_chart(
-    context: Context, id: str, points: pd.DataFrame, axes: lines.Axes, first: Sequence[str] = ()
-) -> Chart:
+def line_chart(context: Context, id: str, points: pd.DataFrame, axes: lines.Axes) -> Chart:
     """Lines of the points of a sweep, by the factors that matter most.
 
     Args:
         points: the columns of ``axes``, ``facts`` (the factors that tell lines apart) and ``label``.
-        first: factors that get the best channels, whatever they explain.
     """
     facts = points["facts"].tolist()
-    others = context.by_effect([name for name in facts[0] if name not in first])
-    encoding = encode(facts, [*first, *others])
+    encoding = encode(facts, context.by_effect(list(facts[0])))
     sizes = [name for name in ("nodes", "gpus_per_node") if name in context.factors and name in points]
     known = [{name: row[name] for name in row if row[name] is not None} for row in records(points[sizes])]
     against_ranks = axes.x == "world_size"
     if against_ranks:
         axes = replace(axes, x_title=f"{context.unit}s")
-    figure = lines.lines(
-        points.assign(sizes=pd.Series(known, points.index, dtype=object)), encoding, axes, _name
-    )
+    figure = lines.lines(points.assign(sizes=pd.Series(known, points.index, dtype=object)), encoding, axes)
     if against_ranks and not encoding.columns:
         _name_nodes(figure["layout"], points)
     cut = lines.CUT if figure["layout"].get("meta", {}).get("cut") else ""
@@ -277,7 +271,6 @@ def _name_nodes(layout: dict[str, Any], points: pd.DataFrame) -> None:
 
 
 def bar_chart(
-    context: Context,
     id: str,
     points: pd.DataFrame,
     colours: dict[str, str],
@@ -285,31 +278,20 @@ def bar_chart(
     unit: str = "ms",
     of: str = "ms per step",
 ) -> Chart:
-    """Stacked bars: one for each configuration, or, of many, one for each number of ranks in panels.
+    """Stacked bars, one for each configuration, of many those on the most ranks.
 
     Args:
         points: as :func:`plots.parts` has them, with the fields of the runs.
     """
-    # Of a trace the nodes are not known.
-    sized = {"nodes", "gpus_per_node"} <= set(points) and points["nodes"].notna().all()
-    if len(points) <= MOST_BARS or not sized:
-        return Chart(id, plots.parts(points, colours, title, unit=unit, of=of, names=NAMES))
-    facts = points["facts"].tolist()
-    factors = [name for name in facts[0] if name not in ("nodes", "gpus_per_node")]
-    encoding = encode(facts, context.by_effect(factors), are_bars=True)
-    # Only the parts: a field of the run may be called like one (compute).
-    columns = {part: points[f"{part}_{unit}"] for part in colours if f"{part}_{unit}" in points}
-    ranks = points["nodes"] * points["gpus_per_node"]
-    by_part = pd.DataFrame({**columns, "ranks": ranks, "facts": points["facts"]})
-    figure = stacked(by_part, encoding, colours, title, of, _name, NAMES)
-    return Chart(id, figure, caption(encoding, spread="error bars"))
+    count, some = len(points), ""
+    if count > MOST_BARS:
+        size = points.reindex(columns=["nodes", "gpus_per_node"]).astype(float).product(axis=1)
+        points = points.loc[size.sort_values(ascending=False, kind="stable").index[:MOST_BARS].sort_values()]
+        some = f"{MOST_BARS} of {count} configurations, those on the most ranks; the table has all."
+    return Chart(id, plots.parts(points, colours, title, unit=unit, of=of, names=NAMES), some)
 
 
 def with_lines(points: pd.DataFrame, x: str) -> pd.DataFrame:
     """The points of configurations that were measured at several ``x``; all of them if none was."""
     several = points.groupby("label")[x].transform("nunique") > 1
     return points[several] if several.any() else points
-
-
-def _name(factor: str, level: Any) -> str:
-    return called({factor: level}, [factor])

@@ -14,7 +14,7 @@ from analysis.display.output import Answer, Part
 from analysis.frames.study import Study
 from analysis.measures import expense, studies
 from analysis.report import communication, kernels, others, prediction, scaling, stragglers
-from analysis.report.base import Context, SectionKind, numbered, portable, section
+from analysis.report.base import Context, SectionKind, portable, section
 from analysis.report.render import Chapter, Filter, Line, Page, Section, in_a_line
 from analysis.report.studies import charts as study_charts
 from jobs.run_fields import FACTOR, as_text
@@ -47,9 +47,9 @@ OF_STUDIES = (
 def cost(context: Context) -> Section:
     """Memory, energy, startup and node-hours."""
     answer, by_rank = expense.expense(context.study), expense.expense(context.study, by="rank")
-    tables = {"cost-table": replace(answer.tables[0], title="")}
+    tables = [replace(answer.tables[0], title="")]
     if len(by_rank.rows) > len(answer.rows):
-        tables["cost-by-rank"] = replace(by_rank.tables[0], title="By rank", caption="")
+        tables.append(replace(by_rank.tables[0], title="By rank", caption=""))
     return Section(tables=tables)
 
 
@@ -66,14 +66,13 @@ CHAPTERS: Mapping[Chapter, Sequence[SectionKind]] = {
         communication.communication_section, stragglers.stragglers_section,
     ),
     Chapter("Kernels", "Which kernels take the time?"): (
-        kernels.top, kernels.change, kernels.roofline, kernels.HOTSPOTS,
+        kernels.top, kernels.roofline, kernels.HOTSPOTS,
     ),
     Chapter("Faster", "What would be faster?"): (
         prediction.critical_path, prediction.prediction, prediction.plan_section,
     ),
     Chapter("Appendix", "Appendix"): (
-        cost, kernels.UTILIZATION, communication.activities, others.traces, others.kernel_tables,
-        others.corrections,
+        cost, kernels.UTILIZATION, others.traces, others.kernel_tables, others.corrections,
     ),
 }  # fmt: skip
 
@@ -166,7 +165,7 @@ def findings_section(findings: Sequence[Finding], folders: Sequence[Path]) -> Se
         for group in merged(findings)
         for text in lines(group)
     ]
-    tables = {"findings-table": Part("", rows, _FINDING)} if rows else {}
+    tables = [Part("", rows, _FINDING)] if rows else []
     return Section("" if rows else "None.", tables=tables, id="findings", heading="Findings")
 
 
@@ -244,8 +243,7 @@ def build_studies(path: Path, own_peaks: Path | None = None) -> Page:
 
 def _of_study(id: str, result: studies.Result, content: Answer) -> Section:
     """A study's section; its tables are the terminal's."""
-    tables = numbered(f"{id}-table", content.parts or ())
     notes = lines([*content.verdict, *result.findings])
     heading = studies.STUDIES[result.manifest.study].question
     charts = study_charts(id, result.manifest.study, pd.DataFrame(content.rows))
-    return Section(studies.timing(result.manifest), charts, tables, notes, id, heading)
+    return Section(studies.timing(result.manifest), charts, content.parts or (), notes, id, heading)

@@ -9,21 +9,18 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import records, varied
 from analysis.display.output import Answer
 from analysis.display.plots import GREEN, GREY, SKY, VERMILLION
 from analysis.frames.study import Study
 from analysis.measures.compare import SHOWN, compared
-from analysis.report.base import Context, labels_of, line_chart
+from analysis.report.base import labels_of
 from analysis.report.build import MEASURED_RUNS, MEASURED_TRACES, findings_section, provenance_of
 from analysis.report.render import Chart, Line, Page, Section
-from analysis.report.scaling import points_against_ranks
 from profiling.errors import UserError
 from profiling.findings import lines
 
 MOST_BARS = 40
-RESULTS = "results"  # the factor by which charts of both tell them apart
 _LONGER, _SHORTER = "longer in B", "shorter in B"
 _COLOURS = {"slower": VERMILLION, "faster": GREEN, "no difference": GREY, "too few runs": SKY,
             _LONGER: VERMILLION, _SHORTER: GREEN}  # fmt: skip
@@ -44,14 +41,13 @@ def build(a: Study, b: Study, across: Sequence[str] = ()) -> Page:
     answer = compared(a, b, across)
     if not answer.tables:
         raise UserError(_SAME.format(what="traces" if of_traces else "runs"))
-    sections = [_change(answer, b), *([] if of_traces else _scaling(a, b, names))]
+    change = _change(answer, b)
     a.join(b)
-    folders = [a.path, b.path]
     return Page(
         title=f"{names[1].removeprefix('B: ')} compared with {names[0].removeprefix('A: ')}",
         subtitle="; ".join(names),
         summary=[Line(text, "change") for text in lines(answer.verdict)],
-        sections=[*sections, findings_section(a.findings, folders)],
+        sections=[change, findings_section(a.findings, [a.path, b.path])],
         methods=MEASURED_TRACES if of_traces else MEASURED_RUNS,
         provenance=[(f"{key} of {side}", value) for side, study in (("A", a), ("B", b))
                     for key, value in provenance_of(study)],
@@ -78,8 +74,7 @@ def _change(answer: Answer, b: Study) -> Section:
         of = ("Step, B relative to A", "% of the step in A", "%{x:+.1f} %")
     figure = plots.bars(bars, _COLOURS, *of, SHOWN)
     charts = [Chart("change", figure)] if len(bars) else []
-    (part,) = answer.tables
-    tables = {"change-table": replace(part, title="")}
+    tables = [replace(part, title="") for part in answer.tables]
     return Section("", charts, tables, id="change", heading="What changed?")
 
 
@@ -108,24 +103,3 @@ def _parts(rows: pd.DataFrame) -> pd.DataFrame:
     parts = parts.sort_values("difference_ms", key=lambda ms: -ms.abs(), kind="stable").head(MOST_BARS)
     series = np.where(parts["difference_ms"] > 0, _LONGER, _SHORTER)
     return parts.assign(label=parts["quantity"], value=parts["difference_ms"], series=series)
-
-
-def _scaling(a: Study, b: Study, names: tuple[str, str]) -> list[Section]:
-    """Throughput and efficiency of both against ranks; none where neither has unprofiled runs."""
-    contexts = Context(a), Context(b)
-    curves = max((context.curves for context in contexts), key=len)
-    frames = []
-    for context, name in zip(contexts, names, strict=True):
-        if len(context.own):
-            points = points_against_ranks(context.own, curves)
-            sides = [{**facts, RESULTS: name} for facts in points["facts"]]
-            of_side = pd.Series(sides, points.index, dtype=object)
-            frames.append(points.assign(facts=of_side, label=f"{name}: " + points["label"]))
-    if not frames:
-        return []
-    points = pd.concat(frames, ignore_index=True)
-    charts = [
-        line_chart(contexts[1], f"changed-{axes.y}", points, axes, [RESULTS])
-        for axes in (THROUGHPUT, EFFICIENCY)
-    ]
-    return [Section("", charts, id="changed-scaling", heading="Scaling, before and after")]

@@ -1,19 +1,18 @@
 """Sections on communication: collectives of runs, MPI calls recorded by TAU, and shares of GPU time."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from analysis.display.lines import Axes, Encoding
 from analysis.display.lines import lines as draw
-from analysis.display.metrics import Rows, columns, filled, records, varied
+from analysis.display.metrics import columns, filled, records, varied
 from analysis.display.output import Part
 from analysis.display.plots import CONCEPTS
 from analysis.measures import communication
 from analysis.measures import tau as messages
-from analysis.measures.activities import SHARES, activities_of, fields_of, shares_of
+from analysis.measures.activities import SHARES
 from analysis.report import base
 from analysis.report.base import Context, section
 from analysis.report.render import Chart, Page, Section, facts
@@ -26,7 +25,7 @@ _MPI_CHARTS = (
     Axes("nodes", "nodes", "messages", "messages", "Messages, all ranks"),
     Axes("nodes", "nodes", "volume_mbyte", "MB", "Bytes sent, all ranks"),
 )
-_SHARES = Axes("batch", "", "pct", "% of time", "Communication and copies")
+_SHARES = Axes("batch", "per-GPU batch size, images", "pct", "% of time", "Communication and copies")
 
 
 def _several_ranks(context: Context) -> bool:
@@ -53,19 +52,18 @@ def communication_section(context: Context) -> Section:
         halves.append(_collectives(context))
     if has_tau:
         halves.append(_mpi(context))
-    tables = {id: part for half in halves for id, part in half.tables.items()}
-    return Section("", [chart for half in halves for chart in half.charts], tables)
+    charts = [chart for half in halves for chart in half.charts]
+    return Section("", charts, [part for half in halves for part in half.tables])
 
 
 def _collectives(context: Context) -> Section:
     answer = context.once(communication.communication, context.study)
     bars = base.by_configuration(together(pd.DataFrame(answer.rows)), _PARTS, context.factors, context.unit)
-    charts = [base.bar_chart(context, "exposed", bars, HIDDEN, "Overlapped and exposed")]
+    charts = [base.bar_chart("exposed", bars, HIDDEN, "Overlapped and exposed")]
     complete = bars.dropna(subset=[f"{name}_ms" for name in WAITED])
     if len(complete):
-        charts.append(base.bar_chart(context, "waits", complete, WAITED, "Transfer and waiting"))
-    (part,) = answer.tables
-    return Section("", charts, {"communication-table": part})
+        charts.append(base.bar_chart("waits", complete, WAITED, "Transfer and waiting"))
+    return Section("", charts, answer.tables)
 
 
 def together(rows: pd.DataFrame) -> pd.DataFrame:
@@ -86,39 +84,7 @@ def _mpi(context: Context) -> Section:
         # Of profiles that were converted the number of nodes is not known.
         if len(known := points.dropna(subset=[axes.x, axes.y]))
     ]
-    (part,) = answer.tables
-    return Section("", charts, {"mpi-table": part})
-
-
-def _batch_sizes_differ(context: Context) -> bool:
-    runs = context.study.of_kind("run")
-    return len({source.fields["batch"] for source in runs if source.tables("kernels")}) > 1
-
-
-@section("activities", "What do communication and copies take?", _batch_sizes_differ)
-def activities(context: Context) -> Section:
-    rows = activities_of(context.study)
-    runs = fields_of(context.study).loc[rows["run"].unique()]
-    return of_shares(pd.DataFrame(shares_of(rows, runs)), context.factors, context.unit)
-
-
-def of_shares(shares: pd.DataFrame, factors: Sequence[str] = (), unit: str = "GPU") -> Section:
-    """What communication and copies take of GPUs' time, of rows of analysis.activities --shares."""
-    rows = records(shares)
-    charts, known = [], shares.assign(label=[_label(row) for row in rows]).dropna(subset="batch")
-    if len(known):
-        parts = ("communication", "copies")
-        points = pd.concat(
-            [known.assign(part=part, pct=known[f"{part}_pct"]) for part in parts], ignore_index=True
-        )
-        named = ["label", "part", *factors]
-        levels = pd.Series([facts(row, named) for row in records(points)], dtype=object)
-        sizes = pd.Series([{}] * len(points), dtype=object)
-        points = points.assign(facts=levels, label=points["label"] + points["part"], sizes=sizes)
-        encoding = Encoding(colour="label", dash="part")
-        axes = replace(_SHARES, x_title=f"per-{unit} batch size, images")
-        charts = [Chart("activities", draw(points, encoding, axes, lambda _, level: level))]
-    return Section("", charts, {"activities-table": Part("", rows, filled(columns(SHARES), rows))})
+    return Section("", charts, answer.tables)
 
 
 def _label(row: Mapping[str, Any]) -> str:
@@ -127,8 +93,23 @@ def _label(row: Mapping[str, Any]) -> str:
     return f"{gpus}, {row['backend']}" if row["backend"] else gpus
 
 
-def page(rows: Rows | pd.DataFrame, name: str) -> Page:
-    """A page that holds shares alone."""
-    content = of_shares(pd.DataFrame(rows))
-    section = replace(content, id=activities.id, heading=activities.heading)
+def page(shares: pd.DataFrame, name: str) -> Page:
+    """A page of what communication and copies take of GPUs' time: rows of analysis.activities --shares."""
+    charts, rows = [], records(shares)
+    known = shares.assign(label=[_label(row) for row in rows]).dropna(subset="batch")
+    if len(known):
+        parts = ("communication", "copies")
+        points = pd.concat(
+            [known.assign(part=part, pct=known[f"{part}_pct"]) for part in parts], ignore_index=True
+        )
+        levels = [facts(row, ["label", "part"]) for row in records(points)]
+        points = points.assign(
+            facts=pd.Series(levels, dtype=object),
+            label=points["label"] + points["part"],
+        )
+        encoding = Encoding(colour="label", dash="part")
+        charts = [Chart("activities", draw(points, encoding, _SHARES))]
+    tables = [Part("", rows, filled(columns(SHARES), rows))]
+    heading = "What do communication and copies take?"
+    section = Section("", charts, tables, id="activities", heading=heading)
     return Page(f"Communication and copies: {name}", f"configurations: {len(rows)}", [], [section], "", [])

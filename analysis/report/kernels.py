@@ -1,4 +1,4 @@
-"""Sections on kernels: the longest ones, changes with more ranks, roofline, hotspots, GPU utilization."""
+"""Sections on kernels: the longest ones, roofline, hotspots, GPU utilization."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,20 +15,16 @@ from analysis.measures import hotspots, kernels, utilization
 from analysis.measures.hotspots import TOOLS
 from analysis.measures.kernels import BY
 from analysis.measures.peaks import Roof, bounds, roofs
-from analysis.measures.traced import programs
-from analysis.report.base import Context, chart_of, labels_of, numbered, section, sized, table_of
+from analysis.report.base import Context, chart_of, labels_of, section, sized, table_of
 from analysis.report.render import Section
 from profiling.errors import UserError
 
 TOP_KERNELS = 15  # of a chart
 TABLE_KERNELS = 40  # of a run, in the table
-TOP_CHANGES = 15
 TOP_HOTSPOTS = 5
 ROOFLINE_KERNELS = 60  # kernels of the chart: those that take most time
 _SMALLEST, _LARGEST = 6.0, 36.0  # diameter of a kernel's point, in pixels
 _MARGIN = 2.0  # how far the roofs go beyond the kernels, as a factor
-# In these the two runs whose kernels are compared may differ: two make the number of ranks.
-_ANY = ("nodes", "gpus_per_node", "attribute_from", "seed", "job")
 
 
 def _rows(context: Context) -> pd.DataFrame:
@@ -67,7 +63,7 @@ def top(context: Context) -> Section:
         "flops_efficiency_pct", "bandwidth_efficiency_pct",
     )  # fmt: skip
     keys = [*([CONFIGURATION] if len(names) > 1 else []), *(BY[name] for name in kernels.DEFAULT_BY)]
-    tables = {"kernel-table": Part("", shown, [*keys, *figures])}
+    tables = [Part("", shown, [*keys, *figures])]
     return Section("", [chart_of(context, source, "kernels", figure)], tables)
 
 
@@ -82,58 +78,6 @@ def _foremost(context: Context, rows: pd.DataFrame) -> Source:
 
     sources = kernels.with_kernels(context.study)
     return max((one for one in sources if one.id in longest_ms), key=order)
-
-
-def _pair(context: Context) -> tuple[Source, Source] | None:
-    """Two profiled runs of one configuration on the numbers of ranks that are furthest apart, if there are.
-
-    One rank sends no gradients: if it is the smaller one, their precision may be another.
-    """
-    sources = [source for source in kernels.with_kernels(context.study) if source.world_size]
-    runs = [source for source in sources if source.kind != "trace"]
-    groups = programs(context.study, [source for source in sources if source.kind == "trace"])
-    groups += [[a, b] for a in runs for b in runs if _alike(a, b)]
-    pairs = [(min(group, key=_ranks), max(group, key=_ranks)) for group in groups]
-
-    def order(pair: tuple[Source, Source]) -> tuple[float, bool]:
-        a, b = pair  # of equally far ones those that differ in nothing else
-        return _ranks(b) / _ranks(a), a.fields.get("grad") == b.fields.get("grad")
-
-    return max((pair for pair in pairs if _ranks(pair[0]) < _ranks(pair[1])), key=order, default=None)
-
-
-def _ranks(source: Source) -> int:
-    return source.world_size or 1
-
-
-def _alike(a: Source, b: Source) -> bool:
-    free = (*_ANY, "grad") if a.world_size == 1 else _ANY
-    return all(str(value) == str(b.fields.get(name)) for name, value in a.fields.items() if name not in free)
-
-
-def _sides(context: Context) -> list[kernels.Side]:
-    """Two profiled runs of a configuration with their kernels; none if none ran on two numbers of ranks."""
-    sides = [kernels.side_of(context.study, source) for source in context.once(_pair) or ()]
-    return sides if not any(side.kernels.empty for side in sides) else []
-
-
-@section(
-    "kernel-change", "What changes in the kernels on more ranks?",
-    lambda context: bool(context.once(_sides)),
-)  # fmt: skip
-def change(context: Context) -> Section:
-    """The difference of two profiled runs of a configuration."""
-    a, b = context.once(_sides)
-    pairs = kernels.differences(a.kernels, b.kernels)
-    fields = [*(name for name in context.factors if name not in ("nodes", "gpus_per_node")), "world_size"]
-    names = [
-        sized({**source.fields, "world_size": source.world_size}, fields, context.unit)
-        for source in context.once(_pair) or ()
-    ]
-    title = ("Kernels on more ranks", f"A: {names[0]}; B: {names[1]}")
-    totals = kernels.summary(pairs, a, b)
-    parts = kernels.tables_of_change(pairs.head(TOP_CHANGES), totals, kernels.DEFAULT_BY, *title)
-    return Section(title[1], tables=numbered("kernel-change", parts))
 
 
 @section("roofline", "What bounds the kernels?", lambda context: bool(kernels.with_kernels(context.study)))
@@ -167,7 +111,7 @@ def roofline(context: Context) -> Section:
         *columns(kernels.METRICS, "ms_per_step", "share_pct", "intensity_flop_per_byte", "bound"),
         *columns(kernels.METRICS, *(of_roof[name] for name, _ in named_roofs)),
     ]
-    tables = {"roofline-table": Part("", classes.dropna(subset="intensity_flop_per_byte"), shown)}
+    tables = [Part("", classes.dropna(subset="intensity_flop_per_byte"), shown)]
     return Section("", [chart_of(context, source, "roofline", drawn)], tables)
 
 

@@ -65,7 +65,7 @@ def _row(name: str, job: TracedJob) -> dict[str, Any]:
 @section("traces", "What do the traces contain?", lambda context: bool(context.traces))
 def traces(context: Context) -> Section:
     rows = [_row(source.id, source.job) for source in context.traces if source.job]
-    return Section(tables={"traces-table": Part("", rows, columns(METRICS))})
+    return Section(tables=[Part("", rows, columns(METRICS))])
 
 
 _MOST_SHARES = 4  # of a job's step
@@ -109,7 +109,7 @@ def scaling(context: Context) -> Section:
     bars = base.named(scales, ["world_size", *(["run"] if several else [])], [])
     figure = plots.parts(bars, plots.PART_COLOURS, "Parts of a step", names=base.NAMES)
     parts = traced.tables(context.once(traced.jobs, context.study))
-    return Section("", [Chart("traced-scaling", figure)], base.numbered("traced-scaling", parts))
+    return Section("", [Chart("traced-scaling", figure)], parts)
 
 
 # --- the reference's own files ----------------------------------------------------------------------------
@@ -134,13 +134,13 @@ def published(context: Context) -> Section:
     fields = [name for name in varied(rows) if name not in ("nodes", "world_size")]
     points = base.with_lines(base.labelled(rows, fields, context.facts_of_lines(fields)), "world_size")
     chart = base.line_chart(context, "published", points, EFFICIENCY)
-    return Section(_BY_WHOLE_TIME, [chart], base.numbered("published", scaled.tables(rows)))
+    return Section(_BY_WHOLE_TIME, [chart], scaled.tables(rows))
 
 
 @section("kernel-tables", "The kernel tables", lambda context: len(known(context, "tables")) > 0)
 def kernel_tables(context: Context) -> Section:
     """Counts and coverage of PyProf tables."""
-    return Section(tables=base.numbered("counted", scaled.tables(known(context, "tables"))))
+    return Section(tables=scaled.tables(known(context, "tables")))
 
 
 def _moved(context: Context) -> list[str]:

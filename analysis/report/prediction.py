@@ -20,7 +20,7 @@ from analysis.prediction.configurations import CONFIGURATION
 from analysis.prediction.plan import chosen, plan
 from analysis.prediction.predict import CURVE
 from analysis.prediction.simulation import SIMULATION
-from analysis.report.base import Context, labelled, line_chart, section, sized
+from analysis.report.base import Context, bare, labelled, line_chart, section, sized
 from analysis.report.render import Chart, Section, facts
 from jobs.run_fields import own_names
 
@@ -47,8 +47,7 @@ def critical_path(context: Context) -> Section:
     points = points[points["part"].isin(PARTS)].sort_values("saved_ms", ascending=False, kind="stable")
     of = "ms in the recording" if context.study.a_step([source.id]) == RECORDING else "ms per step"
     chart = Chart("critical-path", plots.parts(points, _COLOURS, "Critical path", of=of))
-    (part,) = of_paths(context.study, rows).tables
-    tables = {"critical-path-table": replace(part, title="", caption="")}
+    tables = bare(of_paths(context.study, rows))
     return Section(sized(source.fields, context.factors, context.unit), [chart], tables)
 
 
@@ -70,10 +69,8 @@ def prediction(context: Context) -> Section:
     points = _points(rows, context.own, shown, of_lines)
     title = plots.escaped(f"Measured and predicted: {name}")
     axes = replace(THROUGHPUT, x_title=f"{context.unit}s", title=title, ideal=False)
-    figure = lines(points, Encoding(colour="label"), axes, lambda _, level: level)
-    chart = Chart("prediction", figure)
-    (part,) = answer.tables
-    return Section("", [chart], {"prediction-table": replace(part, title="", caption="")})
+    figure = lines(points, Encoding(colour="label"), axes)
+    return Section("", [Chart("prediction", figure)], bare(answer))
 
 
 @section("plan", "How many nodes should a training use?", lambda context: bool(context.training))
@@ -89,8 +86,7 @@ def plan_section(context: Context) -> Section:
         chart = line_chart(context, f"plan-{name}", points, axes)
         _mark(chart.figure["data"], choice["world_size"].tolist(), choice[name].tolist())
         charts.append(chart)
-    (part,) = answer.tables
-    return Section(answer.caption, charts, {"plan-table": replace(part, caption="")})
+    return Section(answer.caption, charts, [replace(part, caption="") for part in answer.tables])
 
 
 def _mark(traces: list[dict[str, Any]], x: list[float], y: list[float]) -> None:
@@ -127,7 +123,7 @@ def _points(
     ]
     points = pd.concat(frames, ignore_index=True)
     levels = pd.Series([{"label": label, **of_lines} for label in points["label"]], dtype=object)
-    return points.assign(facts=levels, sizes=pd.Series([{}] * len(points), dtype=object))
+    return points.assign(facts=levels)
 
 
 def _is_of(row: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:

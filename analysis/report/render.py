@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from html import unescape
 from pathlib import Path
@@ -48,7 +48,7 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Section:
-    """An answer: words, charts, and tables by their ids.
+    """An answer: words, charts, and tables, whose ids are the section's and their number.
 
     Attributes:
         id: the anchor that findings of the opening link to.
@@ -58,7 +58,7 @@ class Section:
 
     text: str = ""
     charts: Sequence[Chart] = ()
-    tables: Mapping[str, Part] = field(default_factory=dict)
+    tables: Sequence[Part] = ()
     notes: Sequence[str] = ()
     id: str = ""
     heading: str = ""

@@ -79,7 +79,7 @@ def points_against_ranks(own: pd.DataFrame, series: Sequence[str]) -> pd.DataFra
 @section("table", "Results", _ran)
 def table(context: Context) -> Section:
     """The figures themselves, as the terminal shows them."""
-    return Section(tables=base.numbered("table", figures.tables(context.own, with_loss=False)))
+    return Section(tables=figures.tables(context.own, with_loss=False))
 
 
 def _lost(context: Context) -> Part | None:
@@ -111,8 +111,8 @@ def loss(context: Context) -> Section:
         ordered = base.labelled(parts, context.series).sort_values(["label", "world_size"], kind="stable")
         bars = base.named(ordered, [*context.series, "world_size"], context.lines, context.unit)
         title = "Loss of scaling efficiency"
-        charts.append(base.bar_chart(context, "loss", bars, colours, title, "pct", "percentage points"))
-    return Section(text, charts, {"loss-table": replace(part, title="", caption="")})
+        charts.append(base.bar_chart("loss", bars, colours, title, "pct", "percentage points"))
+    return Section(text, charts, [replace(part, title="", caption="")])
 
 
 @section("stages", "How long are the stages of a step?", _ran)
@@ -121,10 +121,10 @@ def stages(context: Context) -> Section:
     rows = base.named(context.own, context.factors, unit=context.unit)
     rows = rows.assign(configuration=rows["label"])
     bars = rows.assign(**{f"{name}_ms": rows[f"mean_{name}_ms"] for name in plots.STAGE_COLOURS})
-    chart = base.bar_chart(context, "stages", bars, plots.STAGE_COLOURS, "Stages of a step")
+    chart = base.bar_chart("stages", bars, plots.STAGE_COLOURS, "Stages of a step")
     means = [f"mean_{name}_ms" for name in plots.STAGE_COLOURS]
     shown = columns((CONFIGURATION, *figures.METRICS), "configuration", *means)
-    return Section(_STAGES, [chart], {"stages-table": Part("", rows, shown)})
+    return Section(_STAGES, [chart], [Part("", rows, shown)])
 
 
 @section("anatomy", "Where does the time of a step go?", _ran_or_traced)
@@ -135,11 +135,10 @@ def anatomy_section(context: Context) -> Section:
     bars = base.by_configuration(
         base.finest_parts(pd.DataFrame(answer.rows)), figures, context.factors, context.unit
     )
-    chart = base.bar_chart(context, "anatomy", bars, plots.PART_COLOURS, "Anatomy of a step")
+    chart = base.bar_chart("anatomy", bars, plots.PART_COLOURS, "Anatomy of a step")
     by_rank = chart_by_rank(context)
     charts = [one for one in (chart if len(bars) > 1 or not by_rank else None, by_rank) if one]
-    tables = dict(zip(("anatomy-table", "anatomy-within"), answer.tables, strict=True))
-    return Section(_PARTS, charts, tables)
+    return Section(_PARTS, charts, answer.tables)
 
 
 def chart_by_rank(context: Context) -> Chart | None:
@@ -191,8 +190,7 @@ def factors_section(context: Context) -> Section:
     rows = context.once(base.effects)
     known = rows[rows["omega_squared"].notna()]
     charts = [Chart("factors", effect_bars(known, what))] if len(known) else []
-    (part,) = Answer(rows, factors.METRICS).tables
-    return Section("", charts, {"factor-table": part})
+    return Section("", charts, Answer(rows, factors.METRICS).tables)
 
 
 def effect_bars(rows: pd.DataFrame, what: str) -> plots.Figure:

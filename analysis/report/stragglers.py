@@ -5,7 +5,6 @@ map, except stragglers, and the table shows the late ranks and the extremes.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,7 @@ from analysis.display.plots import BLUE, ORANGE, WHITE, Figure, beside_ticks, es
 from analysis.frames.study import Source
 from analysis.measures import stragglers
 from analysis.measures.lateness import BY_COLLECTIVES, LATE_SHARE, STRAGGLER, Lateness
-from analysis.report.base import Context, chart_of, section, sized
+from analysis.report.base import Context, bare, chart_of, section, sized
 from analysis.report.render import Section
 
 _DIVERGING = [[0.0, BLUE], [0.5, WHITE], [1.0, ORANGE]]  # distinct in any colour vision
@@ -43,12 +42,10 @@ def stragglers_section(context: Context) -> Section:
     shared = _SHARED_ROWS.format(_ranks_of_a_row(source.ranks), MOST_NAMED)
     shared = shared if source.ranks > MOST_ROWS else ""
     chart = chart_of(context, source, "lateness", figure, shared)
-    (part,) = stragglers.of_ranks(ranks).tables
-    tables = {"straggler-table": replace(part, title="", caption="")}
     name = sized(source.fields, context.factors, context.unit)
     # A map of one step is a column, which the table has in figures.
     charts = [chart] if len(found.lateness[run].steps) > 1 else []
-    return Section(f"{name}. {_SIGN}", charts, tables)
+    return Section(f"{name}. {_SIGN}", charts, bare(stragglers.of_ranks(ranks)))
 
 
 def _figure(source: Source, lateness: Lateness, ranks: pd.DataFrame) -> Figure:

@@ -10,7 +10,7 @@ other files, and files of users or other commands, are kept.
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -201,12 +201,6 @@ def jobs_in(out: Path) -> dict[Path, TracedJob]:
         with suppress(UserError):  # a file of the user's may be called so
             found[record.parent] = read_job(record.parent)
     return {directory: job for directory, job in found.items() if job.ranks}
-
-
-def others_in(out: Path, paths: Iterable[Path]) -> dict[Path, TracedJob]:
-    """The jobs in ``out`` that none of these files belongs to."""
-    given = {str(path.resolve()) for path in paths}
-    return {path: job for path, job in jobs_in(out).items() if given.isdisjoint(job.files)}
 
 
 def place_jobs(

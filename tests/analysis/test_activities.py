@@ -5,7 +5,7 @@ import pytest
 
 from analysis.display.metrics import records
 from analysis.measures.activities import of_kernels, of_summary, printed_shares, shares_of
-from analysis.report.communication import of_shares
+from analysis.report.communication import page
 from profiling.readers.printed import DURATION, ON_DEVICE
 from profiling.tables import as_table
 from tests.analysis.commands import one_line_error, run
@@ -90,7 +90,7 @@ def test_shares_over_gpus_and_batch_size_as_the_printed_tables_have_them(shared_
     assert float(rows[4, 16]["time_s"]) == pytest.approx(0.3991 / 0.306)
     # On 4 GPUs NCCL's broadcast and reduce take 37 % of GPU time at batch 16 and 20 % at 128: a line a count.
     shares = [float(rows[4, batch]["communication_pct"]) for batch in (16, 128)]
-    (chart,) = of_shares(printed_shares(path)).charts
+    (chart,) = page(printed_shares(path), "").sections[0].charts
     lines = {trace["name"]: (trace["x"], trace["y"]) for trace in chart.figure["data"]}
     drawn = [([16, 128], pytest.approx(of)) for of in (shares, [30.6 + 6.48, 16.7 + 3.64])]
     assert [lines["4 GPUs, communication"]] * 2 == drawn and (tmp_path / "chart.html").exists()

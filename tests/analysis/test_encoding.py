@@ -13,11 +13,12 @@ from analysis.display.lines import (
     Encoding,
     encode,
     lines,
-    stacked,
 )
+from analysis.display.numbers import label_of
 from analysis.frames.load import load
 from analysis.report import base
 from analysis.report.base import Context
+from tests.analysis.frames import section_of
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 
 FACTORS = {"loader": ["dali", "pytorch"], "grad": ["fp16", "fp32"], "batch": [32, 64], "workers": [2, 4, 8],
@@ -29,22 +30,20 @@ def crossed(**factors) -> list[dict]:
 
 
 @pytest.mark.parametrize(
-    ("factors", "are_bars", "expected"),
+    ("factors", "expected"),
     [
-        ({}, False, Encoding()),
-        ({"loader": ["a"], "grad": ["x", "y"]}, False, Encoding("grad")),  # what does not vary has none
-        ({"workers": [2, 4, 8], "batch": [32, 64], "grad": ["x", "y"]}, False,
+        ({}, Encoding()),
+        ({"loader": ["a"], "grad": ["x", "y"]}, Encoding("grad")),  # what does not vary has none
+        ({"workers": [2, 4, 8], "batch": [32, 64], "grad": ["x", "y"]},
          Encoding("workers", "batch", "grad")),
-        (FACTORS, False, Encoding("loader", "grad", "batch", "workers", ("threads",))),
-        # Colours of stacked bars are their parts.
-        (FACTORS, True, Encoding("", "", "loader", "grad", ("batch", "workers", "threads"))),
+        (FACTORS, Encoding("loader", "grad", "batch", "workers", ("threads",))),
         # No channel has nine levels.
-        ({"batch": range(9), "workers": range(5), "loader": ["a", "b"], "grad": ["x", "y"]}, False,
+        ({"batch": range(9), "workers": range(5), "loader": ["a", "b"], "grad": ["x", "y"]},
          Encoding("workers", "loader", "grad", "", ("batch",))),
     ],
 )  # fmt: skip
-def test_factors_take_the_first_channel_that_has_enough_levels(factors, are_bars, expected):
-    assert encode(crossed(**factors), list(factors), are_bars=are_bars) == expected
+def test_factors_take_the_first_channel_that_has_enough_levels(factors, expected):
+    assert encode(crossed(**factors), list(factors)) == expected
 
 
 # --- lines ----------------------------------------------------------------------------------------------
@@ -57,7 +56,7 @@ def drawn(facts: list[dict], encoding: Encoding) -> list[dict]:
          "images_per_s": {"dali": 100, "pytorch": 50}[one["loader"]] * one.get("workers", 1) * ranks}
         for one in facts for ranks in (1, 2, 4)
     ]  # fmt: skip
-    figure = lines(pd.DataFrame(points), encoding, THROUGHPUT, lambda name, level: str(level))
+    figure = lines(pd.DataFrame(points), encoding, THROUGHPUT)
     Figure(figure)  # plotly accepts it: notebooks have it, too
     return [trace for trace in figure["data"] if "ideal" not in str(trace["name"])]
 
@@ -67,7 +66,7 @@ def test_a_line_is_a_level_of_each_factor_shown():
     facts = crossed(**{name: FACTORS[name] for name in names})
     traces = drawn(facts, encode(facts, names))
     whole = [trace["hovertemplate"].partition("<br>")[0] for trace in traces]
-    assert set(whole) == {", ".join(map(str, one.values())) for one in facts}
+    assert set(whole) == {label_of(one, one) for one in facts}
     assert all(name.startswith(f"{trace['name']}, ") for name, trace in zip(whole, traces, strict=True))
     # What panels share is once in the legend.
     entries = [trace["name"] for trace in traces if trace["showlegend"]]
@@ -78,7 +77,7 @@ def test_a_line_is_a_level_of_each_factor_shown():
     }
     colours, dashes, panels = plots.PALETTE[:2], ("solid", "dash"), ("x", "x2")
     assert shown == {
-        (loader, grad, str(batch), colours[a], dashes[b], panels[c])
+        (loader, f"{grad} gradients", f"batch {batch}", colours[a], dashes[b], panels[c])
         for (a, loader), (b, grad), (c, batch) in itertools.product(
             *(enumerate(FACTORS[one]) for one in names)
         )
@@ -95,51 +94,25 @@ def test_what_has_no_channel_is_averaged_and_its_spread_is_a_band():
     assert [member["facts"]["workers"] for member in line["meta"]["members"]] == [2, 4, 8]
 
 
-# --- bars -----------------------------------------------------------------------------------------------
-
-
-def test_bars_of_many_configurations_are_means_by_ranks_in_panels():
-    points = pd.DataFrame([
-        {"ranks": ranks, "load": 10.0 * ranks, "update": 1.0 * one["workers"], "facts": one}
-        for one in crossed(loader=FACTORS["loader"], workers=FACTORS["workers"])
-        for ranks in (4, 1)
-    ])  # fmt: skip
-    colours = {"load": "#111111", "absent": "#222222", "update": "#333333"}
-    encoding = Encoding(columns="loader", averaged=("workers",))
-    figure = stacked(points, encoding, colours, "Stages", "ms", lambda name, level: level)
-    *bars, total, _ = figure["data"]
-    load, update, *others = bars
-    assert [trace["name"] for trace in bars] == ["load", "update"] * 2
-    assert (load["x"], load["y"]) == ([1, 4], [10.0, 40.0])
-    assert update["y"] == pytest.approx([14 / 3, 14 / 3])  # of 2, 4 and 8 workers
-    assert [member["y"] for member in update["meta"]["members"][:2]] == [[2.0], [2.0]]
-    assert [trace["showlegend"] for trace in figure["data"]] == [True, True, False, False, True, False]
-    # From 2 to 8 workers, of which the mean is 14/3.
-    assert total["y"] == pytest.approx([10 + 14 / 3, 40 + 14 / 3])
-    assert total["error_y"]["array"] == pytest.approx([8 - 14 / 3] * 2)
-    assert total["error_y"]["arrayminus"] == pytest.approx([14 / 3 - 2] * 2)
-    assert {trace["xaxis"] for trace in others} == {"x2"}
-    assert figure["layout"]["xaxis"]["categoryarray"] == [1, 4]
-    Figure(figure)
-
-
-def test_means_of_parts_that_some_configurations_split_add_up_to_the_mean_of_the_totals():
-    """One configuration's idle time is split, another's is not known any closer."""
-    known = [{"idle_other": 2.0, "idle_host_bound": 6.0}, {"idle": 4.0}, {}]
-    points = pd.DataFrame([
-        {"ranks": 2, "compute": 10.0 if parts else None, **parts, "facts": {"batch": number}}
-        for number, parts in enumerate(known)
-    ])  # fmt: skip
-    encoding = Encoding(averaged=("batch",))
-    *parts, total = stacked(points, encoding, plots.PART_COLOURS, "", "ms", lambda *_: "")["data"]
-    means = {trace["name"]: trace["y"] for trace in parts}
-    assert means == {"compute": [10.0], "idle host bound": [3.0], "idle other": [1.0], "idle": [2.0]}
-    assert total["y"] == [sum(y for (y,) in means.values())] == [16.0]
-    assert (total["error_y"]["array"], total["error_y"]["arrayminus"]) == ([2.0], [2.0])
-    assert [len(trace["meta"]["members"]) for trace in (*parts, total)] == [2] * 5
-
-
 # --- of a sweep -----------------------------------------------------------------------------------------
+
+
+def test_of_many_configurations_those_on_the_most_ranks_have_bars(tmp_path, monkeypatch):
+    runs = [
+        run_of(gpus_per_node=ranks, workers=workers, profile=profile)
+        for ranks in (1, 2)
+        for workers in (2, 4)
+        for profile in ("none", "torch")
+    ]
+    write_sweep(tmp_path, runs, repetitions={"none": 1, "torch": 1})
+    monkeypatch.setattr(base, "MOST_BARS", 3)
+    for id in ("stages", "anatomy"):
+        chart = section_of(load(tmp_path), id).charts[0]
+        (labels,) = {tuple(trace["y"]) for trace in chart.figure["data"]}
+        assert len(labels) == 3 and sum("2 GPUs" in label for label in labels) == 2
+        assert chart.caption.startswith("3 of 4 configurations")
+    (ms,) = [trace["x"] for trace in chart.figure["data"] if trace["name"] == "computation"]
+    assert ms == pytest.approx([60.0] * 3, rel=0.02)  # as planted
 
 
 def test_the_factor_that_matters_most_gets_the_colour(tmp_path, monkeypatch):
@@ -162,7 +135,7 @@ def test_error_bars_far_above_all_points_do_not_stretch_the_axis(high, top):
         "world_size": [1, 2], "scaling_efficiency_pct": [20.0, 40.0], "scaling_efficiency_pct_low": 0.0,
         "scaling_efficiency_pct_high": high, "label": "dali", "facts": [{}, {}], "sizes": [{}, {}],
     })  # fmt: skip
-    figure = lines(points, Encoding(), EFFICIENCY, lambda name, level: str(level))
+    figure = lines(points, Encoding(), EFFICIENCY)
     assert figure["layout"]["yaxis"]["range"] == pytest.approx([0, top])
 
 
@@ -171,6 +144,3 @@ def test_a_part_that_is_0_everywhere_is_in_no_legend():
     bars = pd.DataFrame({"label": ["a", "b"], "facts": [{}, {}], **stages})
     figure = plots.parts(bars, plots.STAGE_COLOURS, "Stages")
     assert [trace["name"] for trace in figure["data"]] == ["forward", "update"]
-    by_ranks = pd.DataFrame({"load": [0.0, 0.0], "forward": [0.0, 2.0], "ranks": [1, 2], "facts": [{}, {}]})
-    figure = stacked(by_ranks, Encoding(), plots.STAGE_COLOURS, "Stages", "ms", lambda name, level: level)
-    assert [trace["name"] for trace in figure["data"]] == ["forward"]

@@ -152,9 +152,9 @@ def test_a_long_table_by_rank_is_a_file_in_the_page():
 
 def test_every_heading_of_a_page_has_its_tooltip(page):
     headings = [
-        (id, column.name)
+        (section.id, column.name)
         for section in page.sections
-        for id, table in section.tables.items()
+        for table in section.tables
         for column in table.columns
         if not column.description
     ]

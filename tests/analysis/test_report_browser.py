@@ -76,18 +76,32 @@ def test_every_chart_is_drawn_when_it_comes_near_the_view(seen):
     assert "synthetic" in seen.lines("throughput") and "ideal" in seen.lines("efficiency")
 
 
+def test_lines_have_their_names_beside_them_where_there_is_room_instead_of_a_legend(browser, report):
+    opened = Watched(browser, report)
+    opened.see_all()
+    names, legends = "#chart-throughput .annotation text", "#chart-throughput .legend"
+    texts = opened.page.locator(names).all_text_contents()
+    assert {text[2:] for text in texts} == {"synthetic", "pytorch"}
+    assert opened.page.locator(legends).count() == 0
+    opened.page.set_viewport_size({"width": 400, "height": 900})
+    opened.settled()
+    opened.see_all()
+    assert (opened.page.locator(names).count(), opened.page.locator(legends).count()) == (0, 1)
+    opened.page.close()
+
+
 def test_a_kernels_name_stays_text(seen):
-    assert seen.page.locator("#kernel-table td", has_text=EVIL).count() > 0
-    assert seen.page.locator("#kernel-table script").count() == 0
+    assert seen.page.locator("#kernels-0 td", has_text=EVIL).count() > 0
+    assert seen.page.locator("#kernels-0 script").count() == 0
     assert not any("dialog" in message for message in seen.messages)
 
 
 def test_a_filter_narrows_charts_and_tables(closed):
     for section in ("scaling", "kernels"):
         closed.go(section)
-    before = closed.rows("kernel-table").count()
+    before = closed.rows("kernels-0").count()
     closed.page.select_option("select[data-filter=loader]", "pytorch")
-    assert 0 < closed.rows("kernel-table").count() < before
+    assert 0 < closed.rows("kernels-0").count() < before
     shown = closed.rows("table-0").all_inner_texts()
     assert shown and all("pytorch" in row for row in shown)
     closed.see("#chart-throughput")
@@ -96,8 +110,8 @@ def test_a_filter_narrows_charts_and_tables(closed):
 
 def test_tables_search_and_sort_by_keyboard(closed):
     closed.go("kernels")
-    closed.page.fill("input[data-search=kernel-table]", "optimizer sgd")
-    shown = closed.rows("kernel-table").all_inner_texts()
+    closed.page.fill("input[data-search=kernels-0]", "optimizer sgd")
+    shown = closed.rows("kernels-0").all_inner_texts()
     assert shown and all("sgd" in row for row in shown)
     closed.go("table")
     header = closed.page.locator("#table-0 th", has_text="images")
@@ -223,7 +237,7 @@ def test_a_chart_and_a_table_of_one_run_go_with_it(closed):
     assert closed.lines("roofline") == []
     text = closed.page.locator("#chart-roofline").inner_text()
     assert "nothing is drawn" in text
-    assert closed.rows("roofline-table").count() == 0
+    assert closed.rows("roofline-0").count() == 0
 
 
 def test_a_table_is_copied_as_csv_with_the_rows_that_are_shown(closed):

@@ -55,9 +55,3 @@ def test_without_a_peak_or_flops_it_says_so(truth: Truth, said: str, tmp_path: P
     write_sweep(tmp_path, [run_of(profile="torch")], truth, calibration=False)
     section = roofline_of(tmp_path)
     assert section is not None and not section.charts and said in section.unavailable
-
-
-def test_runs_that_are_not_of_one_configuration_are_no_pair(tmp_path: Path) -> None:
-    points = [run_of(profile="torch", workers=ranks, gpus_per_node=ranks) for ranks in (1, 2)]
-    write_sweep(tmp_path, points)
-    assert kernels.change.section(Context(load(tmp_path))) is None

@@ -371,5 +371,5 @@ def test_a_cpu_has_measured_peaks_only_and_ranks_instead_of_gpus(tmp_path: Path,
     assert "peak_unknown" not in said
     out = run("analysis.scaled", tmp_path).out
     assert f" {unit}s/ " in out.splitlines()[2] + " " and ("% of the measured" in out) == (unit == "rank")
-    (first, *_) = section_of(load(tmp_path), "table").tables.values()
+    (first, *_) = section_of(load(tmp_path), "table").tables
     assert in_a_line(first.columns[0].heading) == f"{unit}s/node"

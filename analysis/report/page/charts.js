@@ -36,7 +36,7 @@ function visibleData(data, filters) {
 function named() {
   const groups = new Set();
   return (trace) => {
-    if (!trace.legendgroup || !(trace.type === "bar" || trace.mode === "lines+markers")) return trace;
+    if (!trace.legendgroup || trace.mode !== "lines+markers") return trace;
     const showlegend = !groups.has(trace.legendgroup);
     groups.add(trace.legendgroup);
     return { ...trace, showlegend };
@@ -79,12 +79,7 @@ function summarised(trace, filters) {
   const highest = of((values) => Math.max(...values));
   if (band) return { ...trace, x: [...x, ...x.toReversed()], y: [...highest, ...lowest.toReversed()] };
   const mean = of((values) => values.reduce((sum, one) => sum + one, 0) / values.length);
-  if (!trace.error_y) return { ...trace, x, y: mean };
-  const ends = {
-    array: mean.map((one, index) => highest[index] - one),
-    arrayminus: mean.map((one, index) => one - lowest[index]),
-  };
-  return { ...trace, x, y: mean, error_y: { ...trace.error_y, ...ends } };
+  return { ...trace, x, y: mean };
 }
 
 // A grid of panels (analysis/display/lines.py) without the columns and rows in which nothing is left, not even
