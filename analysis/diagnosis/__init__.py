@@ -22,7 +22,7 @@ from analysis.diagnosis.evidence import (
     predicted,
     widest,
 )
-from analysis.diagnosis.runs import WAITING_SHARE_PCT, advised, of_rows
+from analysis.diagnosis.runs import TRANSFER, WAITING_SHARE_PCT, advised, of_rows
 from analysis.display.metrics import IN_RUN, Metric, called, records
 from analysis.display.output import Answer
 from analysis.frames.anatomy import anatomy as anatomy_frame
@@ -93,6 +93,7 @@ def _of_runs(evidence: Evidence) -> list[Finding]:
         evidence.frame_if_any(predicted),
         list(findings(points_of(study, None))),
         evidence.parts_ms,
+        lambda row: evidence.limit(evidence.traced(row)),
     )
     waiting = [one for one in study.failed if one.kind in ("running", "interrupted", "not started")]
     data = {"n": len(waiting), "of": len(study.of_kind("run")) + len(study.failed)}
@@ -151,7 +152,10 @@ def _of_traces(evidence: Evidence) -> list[Finding]:
         *([] if partial else [one for source in jobs for one in _longest_collective(evidence, source)]),
         *([] if partial else [one for one in verdicts if one.code == "straggler"]),
         *([] if partial else _saving(evidence)),
-        *(advised("what is not recorded", more, False) or [one for step in taken for one in _against(step)]),
+        *(
+            advised("what is not recorded", more, False)
+            or [one for step in taken for one in _against(evidence, step)]
+        ),
     ]
     # The name of the only job stands in the title.
     return found if len(evidence.traces) > 1 else [one.of(run=None) for one in found]
@@ -194,12 +198,14 @@ def _traced_efficiency(evidence: Evidence) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _against(step: Finding) -> list[Finding]:
+def _against(evidence: Evidence, step: Finding) -> list[Finding]:
     """What may help against the largest part that a step need not have, if that is much of it."""
     shares = {name: share for name, share in step.data["parts_pct"].items() if name in WORDS["avoidable"]}
     part = max(shares, key=lambda name: shares[name], default="")
     if not part or shares[part] < WAITING_SHARE_PCT:
         return []
+    sources = [one for one in evidence.traces if one.id == step.run and part == TRANSFER]
+    part = evidence.limit(sources) or part
     found = advised(PARTS[part]["name"], PARTS[part]["advice"], ours=False)
     return [one.of(run=step.run) for one in found]
 

@@ -1,7 +1,7 @@
 """Input of the diagnosis rules: results and the answers of measures, each computed once, and vocabulary."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,9 +12,10 @@ from analysis.display.metrics import FACTORS, records, varied
 from analysis.display.numbers import is_unusable
 from analysis.display.output import Answer
 from analysis.frames.anatomy import anatomy as anatomy_frame
+from analysis.frames.anatomy import traces_of
 from analysis.frames.divide import EVERY, finest
-from analysis.frames.study import Study
-from analysis.measures import anatomy, scaled, stragglers
+from analysis.frames.study import Source, Study
+from analysis.measures import anatomy, communication, scaled, stragglers
 from analysis.measures.loss import other_steps
 from analysis.measures.points import point_names, shared_cores
 from analysis.prediction import predict
@@ -93,13 +94,22 @@ class Evidence:
 
     def parts_ms(self, row: Mapping[str, Any]) -> dict[str, float]:
         """Of a row of ``own`` the parts of its profiled steps, mean over ranks and runs; empty: not known."""
-        names = [name for name in point_names(row) if name in row]
-        runs = [one for one in self.study.recorded if one.kind == "run" and one.tables("kernels")]
-        of_row = [one for one in runs if all(str(one.fields.get(name)) == str(row[name]) for name in names)]
+        of_row = self.traced(row)
         if not of_row or other_steps(row.get("perturbation")):
             return {}
         means = anatomy.means(anatomy_frame(self.study, of_row))
         return {} if means.empty else finest_ms(means.mean(numeric_only=True).to_dict())
+
+    def limit(self, sources: Sequence[Source]) -> str:
+        """Of the transfers of runs or traces (:func:`~analysis.measures.communication.limit`)."""
+        traces = traces_of(self.study, sources)
+        return communication.limit(pd.concat([one.collectives for one in traces])) if traces else ""
+
+    def traced(self, row: Mapping[str, Any]) -> list[Source]:
+        """The profiled runs of a row of ``own``."""
+        names = [name for name in point_names(row) if name in row]
+        runs = [one for one in self.study.recorded if one.kind == "run" and one.tables("kernels")]
+        return [one for one in runs if all(str(one.fields.get(name)) == str(row[name]) for name in names)]
 
 
 def finest_ms(means: Mapping[Any, Any]) -> dict[str, float]:

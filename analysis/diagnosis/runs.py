@@ -27,6 +27,7 @@ from analysis.prediction.configurations import CONFIGURATION
 from jobs.run_fields import own_names
 from profiling.findings import Finding
 
+TRANSFER = "exposed_transfer"
 LATE_RANKS = "late ranks"  # the cause that is no part of a step
 # Options that leave the training job what it is.
 OPTIONS = ("workers", "loader", "grad", "compute", "backend", "threads", "channels_last", "compile",
@@ -38,7 +39,6 @@ LEAST_GAIN_PCT = 1.0  # of a simulated change that is worth a line
 _MOST_GAINS = 3
 _SHOWN_PCT = 0.05  # the lower end of a cost that is not printed as 0.0
 _MOST_NODES = 2  # that are named
-_SHARE_OF_BANDWIDTH = 0.25  # of what transfer costs, that links of twice the bandwidth take off
 # A loss of fewer percentage points is not worth a line ...
 LEAST_PCT = 2.5
 # ... or of fewer than this where points ran once, so that the spread between runs is unknown.
@@ -60,6 +60,7 @@ def of_rows(
     what_ifs: pd.DataFrame = _NONE,
     of_points: Sequence[Finding] = (),
     parts_of: PartsOf = lambda _: {},
+    limit_of: Callable[[Mapping[str, Any]], str] = lambda _: "",
 ) -> list[Finding]:
     """The findings of rows of :mod:`analysis.scaled`, each with what it is ``called``.
 
@@ -68,6 +69,7 @@ def of_rows(
         what_ifs: rows of :mod:`analysis.predict`.
         of_points: findings on the configurations.
         parts_of: the parts of a row's profiled step, ms; empty: not known.
+        limit_of: whether bandwidth or latency limits its transfers; empty: not known.
     """
     rows, of_scaled = records(own), records(own[own["world_size"] != own["base_world_size"]])
     judged = max(rows, key=lambda row: (row["world_size"], number(row, "step_ms")))
@@ -78,13 +80,14 @@ def of_rows(
     here = late_ranks(of_judged)
     if here:
         here = here.of(data={**here.data, "cost_pct": 100 * here.data["cost_ms"] / _step_ms(judged)})
-    step, waits = _step(judged, parts_of(judged), here)
+    limit = limit_of(judged)
+    step, waits = _step(judged, parts_of(judged), here, limit)
     gained = gains(judged, what_ifs)
     late_here = here or late_ranks(late)
     if not of_scaled:
         causes = sorted(filter(None, [waits, late_here]), key=lambda one: -one.data["cost_pct"])
         return [*_fastest(rows), *step, *causes, *_advice(judged, rows, gained, causes)]
-    causes = _causes(judged, here, gained)
+    causes = _causes(judged, here, limit)
     lost = max((one.data["cost_pct"] for one in causes if one.code == "cause_of_loss"), default=0.0)
     told = {one.data["cause"] for one in causes if one.code == "cause_of_loss"}
     if waits and waits.data["cost_pct"] > lost and waits.data["cause"] not in told:
@@ -160,7 +163,7 @@ def _finding(code: str, row: Mapping[str, Any], **data: Any) -> Finding:
 
 
 def _step(
-    row: Mapping[str, Any], parts_ms: Mapping[str, float], late: Finding | None
+    row: Mapping[str, Any], parts_ms: Mapping[str, float], late: Finding | None, limit: str
 ) -> tuple[list[Finding], Finding | None]:
     """What a step takes with the shares of its parts, and the one it waits for most, if that is much.
 
@@ -181,8 +184,9 @@ def _step(
     if share < WAITING_SHARE_PCT:
         return [step], None
     lost = {"cost_pct": share, "cost_ms": share / 100 * step_ms, "cost_ns": share * 1e4 * step_ms}
-    names = {"kind": part, "cause": PARTS[part]["cause"], "name": PARTS[part]["name"]}
-    return [step], _finding("step_waits", row, **names, **lost)
+    limit = limit if part == TRANSFER else ""
+    of = {name: PARTS[limit or part][name] for name in ("cause", "name")}
+    return [step], _finding("step_waits", row, kind=part, limit=limit, **of, **lost)
 
 
 def _step_ms(row: Mapping[str, Any]) -> float:
@@ -378,12 +382,8 @@ def ends_of(row: Mapping[str, Any], kind: str, cost_pct: float) -> list[float]:
     return [low + moved, high + moved] if math.isfinite(low + high + moved) else []
 
 
-def _causes(row: dict[str, Any], late: Finding | None, gained: Rows) -> list[Finding]:
-    """What is lost, and what costs it, the largest first; each percentage point has one cause.
-
-    Args:
-        gained: of :func:`gains`, which tell whether bandwidth or latency limits transfer.
-    """
+def _causes(row: dict[str, Any], late: Finding | None, limit: str) -> list[Finding]:
+    """What is lost, and what costs it, the largest first; each percentage point has one cause."""
     unsure = is_unsure(row)
     if not unsure and lost_pct(row) < least_pct(row):
         lost = max(0.0, lost_pct(row))
@@ -408,14 +408,12 @@ def _causes(row: dict[str, Any], late: Finding | None, gained: Rows) -> list[Fin
     def found(kind: str, code: str = "cause_of_loss") -> Finding:
         if kind == LATE_RANKS and late:
             return late.of(data={**late.data, "on": on(row)})
-        part, pct, ends = PARTS[kind], costs[kind], interval(kind)
+        part, pct, ends = PARTS[(kind == TRANSFER and limit) or kind], costs[kind], interval(kind)
         name = part.get("name_strong", part["name"]) if row.get("scaling") == "strong" else part["name"]
-        limit = limit_of_transfer(pct, gained) if kind == "exposed_transfer" else ""
         data = {
-            "kind": kind, "limit": limit, "cause": "latency" if limit == "latency" else part["cause"],
-            "name": f"{name} ({limit})" if limit else name, "cost_pct": pct, "ends": ends,
-            "high_pct": ends[1] if ends else pct, "cost_ms": pct / 100 * _step_ms(row),
-            "lost_pct": lost_pct(row),
+            "kind": kind, "limit": limit if kind == TRANSFER else "", "cause": part["cause"],
+            "name": name, "cost_pct": pct, "ends": ends, "high_pct": ends[1] if ends else pct,
+            "cost_ms": pct / 100 * _step_ms(row), "lost_pct": lost_pct(row),
         }  # fmt: skip
         return _finding(code, row, **data)
 
@@ -475,21 +473,6 @@ def _changed(one: Mapping[str, Any]) -> str:
     return str(one["what_if"]).partition("=")[0]
 
 
-def limit_of_transfer(cost_pct: float, gained: Rows) -> str:
-    """``bandwidth`` or ``latency`` of the network; empty: no simulation tells them apart.
-
-    Args:
-        cost_pct: of the transfer, in percent of a step.
-        gained: of :func:`gains`.
-    """
-    faster = next((one for one in gained if _changed(one) == "network"), None)
-    if faster is None or faster.get("alpha_us") is None:
-        return ""
-    if faster["gain_pct"] >= _SHARE_OF_BANDWIDTH * cost_pct:
-        return "bandwidth"
-    return "latency" if faster["alpha_us"] > 0 else ""
-
-
 def disagreement(what_ifs: pd.DataFrame) -> list[Finding]:
     """Where the ranges of curve and simulation, of the job as it is, do not overlap."""
     if what_ifs.empty:
@@ -525,7 +508,10 @@ def _advice(row: Mapping[str, Any], rows: Rows, gained: Rows, causes: Sequence[F
     costly = [one for one in causes if "kind" in one.data]
     for cause in sorted(costly, key=lambda one: -one.data["cost_pct"]):
         of_late = _LATE.get(cause.data.get("why", ""), {}).get("advice")
-        codes = [*([of_late] if of_late else []), *PARTS[cause.data["kind"]]["advice"]]
+        codes = [
+            *([of_late] if of_late else []),
+            *PARTS[cause.data.get("limit") or cause.data["kind"]]["advice"],
+        ]
         known = {
             code: _ADVICE[code] for code in codes
             if not any(row.get(name) in values for name, values in _ADVICE[code].get("done", {}).items())

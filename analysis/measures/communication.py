@@ -13,6 +13,7 @@ from analysis.display.metrics import OF_A_RUN, RANK, Metric
 from analysis.display.output import Answer
 from analysis.frames.anatomy import RunTrace, trace_of
 from analysis.frames.divide import length, union
+from analysis.frames.matching import TOGETHER
 from analysis.frames.measure import measure
 from analysis.frames.study import Source, Study
 from analysis.measures import tau
@@ -45,6 +46,8 @@ COLUMNS = {
     (RANK, *METRICS),
     **tau.COLUMNS,
 }  # fmt: skip
+_UNLIKE = 0.5  # of the largest collective: sizes by which latency is told from bandwidth
+_MOSTLY = 0.75  # of exposed transfers: larger ones would cost no more
 _SHARED = ("allreduce", "allgather", "reducescatter", "alltoall")  # of which a rank has its share already
 _CAPTION = "Wait: until the last rank enters the collective; transfer: after that."
 
@@ -154,6 +157,34 @@ def figures(
     })  # fmt: skip
     frame.loc[~matched, "clock_residual_us"] = math.nan
     return frame.astype(dict.fromkeys(("rank", "group_size", "groups"), "Int64"))
+
+
+def limit(calls: pd.DataFrame) -> str:
+    """What makes exposed transfers long: ``latency`` or ``bandwidth``; empty: both, or sizes do not tell.
+
+    A transfer takes a time for itself and one for its bytes (least squares of relative errors).
+
+    Args:
+        calls: of :class:`~analysis.frames.anatomy.RunTrace`.
+    """
+    from scipy.optimize import nnls
+
+    known = calls[calls["counted"] & (calls["bytes"] > 0) & (calls["transfer_ns"] > 0)]
+    known = known[known["collective"].isin(TOGETHER)]
+    found = known.assign(exposed_ns=known[["exposed_ns", "transfer_ns"]].min(axis=1))
+    found = found.groupby(["collective", "bytes"], as_index=False).agg(
+        {"transfer_ns": "mean", "exposed_ns": "sum"}
+    )
+    size = found["bytes"] / found["bytes"].max()
+    if not size.min() <= _UNLIKE:
+        return ""
+    passes = 1.0 + (found["collective"] == "allreduce")
+    terms = np.column_stack([passes, passes * size])
+    costs, _ = nnls(terms / found[["transfer_ns"]].to_numpy(), np.ones(len(terms)))
+    of_call, of_bytes = (terms * costs).T @ (found["exposed_ns"] / (terms @ costs))
+    if of_call > _MOSTLY * (of_call + of_bytes):
+        return "latency"
+    return "bandwidth" if of_bytes > of_call else ""
 
 
 # --- process groups -----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from analysis.diagnosis.evidence import PARTS, PLACES, Evidence
 from analysis.diagnosis.runs import late_ranks
 from analysis.frames.divide import PARTS as BY_PARTS
 from analysis.frames.load import load
+from analysis.measures import communication
 from analysis.measures.loss import BY_STAGES
 from benchmarks.planted_sweep import Network, write_sweep
 from benchmarks.verdicts import JOB
@@ -198,6 +199,34 @@ def test_late_ranks_of_another_configuration_take_nothing_off_this_one():
     base = BASE | {"loader": "pytorch"}
     found = of_rows([base, row], [one | {"loader": "dali"} for one in late_8()])
     assert causes(found) == [("exposed_wait", 25.0)] and by_code(found, "straggler_costs")
+
+
+@pytest.mark.parametrize(
+    ("alpha_us", "gb_per_s", "small", "limit"),
+    [
+        (200.0, 100.0, 12, "latency"), (200.0, 1.0, 0, "bandwidth"), (0.0, 1.0, 12, "bandwidth"),
+        (4000.0, 100.0, 0, "latency"), (200.0, 100.0, None, ""),
+    ],
+)  # fmt: skip
+def test_what_limits_transfer_is_told_by_collectives_of_unlike_sizes(alpha_us, gb_per_s, small, limit):
+    sizes = [25e6] if small is None else [25e6, 5e6, *[4096.0] * small]
+    calls = pd.DataFrame({"bytes": sizes, "collective": "allreduce", "counted": True})
+    calls.loc[2:, "collective"] = "allgather"
+    passes = 1 + (calls["collective"] == "allreduce")
+    calls["transfer_ns"] = passes * (1e3 * alpha_us + calls["bytes"] / gb_per_s)
+    assert communication.limit(calls.assign(exposed_ns=calls["transfer_ns"])) == limit
+
+
+@pytest.mark.parametrize("limit", ["latency", "bandwidth"])
+def test_links_and_fp16_are_advised_against_bandwidth_alone(limit):
+    own = pd.DataFrame([BASE, point(8, 160.0, **lost(37.5, exposed_transfer=30.0))])
+    found = diagnosis.of_rows(own, limit_of=lambda _: limit)
+    (cause,), (advice,) = by_code(found, "cause_of_loss"), by_code(found, "advice")
+    assert (cause.data["kind"], cause.data["limit"]) == ("exposed_transfer", limit)
+    assert {"fp16_gradients", "faster_network"} & {*advice.data["advice"]} == (
+        {"fp16_gradients", "faster_network"} if limit == "bandwidth" else set()
+    )
+    assert ("fewer_collectives" in advice.data["advice"]) == (limit == "latency")
 
 
 def test_only_changes_that_were_not_measured_and_that_gain_are_simulated_findings():
