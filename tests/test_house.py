@@ -235,6 +235,19 @@ def test_the_environment_for_older_gpus_differs_in_what_is_built_for_cuda_alone(
     assert beside[0] == beside[1] and both[0]["channels"] == both[1]["channels"]
 
 
+def test_both_container_files_hold_the_same():
+    files = ("Dockerfile", "scaleprof.def")
+    texts = [
+        re.sub(r"\\\n\s*", " ", (ROOT / "containers" / name).read_text()) for name in files
+    ]  # lines joined
+    images = [re.findall(r"^from:? (\S+)$", text, re.MULTILINE | re.IGNORECASE) for text in texts]
+    packages = [set(re.search(r"apt-get install ([^&\n]*)", text)[1].split()) for text in texts]
+    assert images[0] == images[1] and len(images[0]) == 1
+    assert packages[0] == packages[1] and len(packages[0]) > 3
+    for step in ("pip install --no-cache-dir '.[full,mpi]'", "train/backends/build_horovod.sh /usr/local"):
+        assert all(step in text for text in texts)
+
+
 def test_our_profiling_package_hides_none_of_the_standard_librarys():
     profiling = importlib.import_module("profiling")
     # From Python 3.15 on there is a second place to look: the standard library's own package.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from profiling.identity import expand_nodes
 from tests.cluster.virtual import ROOT, SCRIPT, Cluster
 
 # Where control groups of processors are: version 1, else 2.
@@ -21,15 +22,6 @@ def test_ranks_run_on_nodes_of_their_own(cluster):
     assert answer.returncode == 0, answer.stderr
     hosts = sorted(line.split()[1] for line in answer.stdout.splitlines())
     assert hosts == sorted([f"n{node}" for node in range(1, 33)] * 2)
-
-
-def test_a_links_rate_can_be_limited(cluster):
-    cluster.control("shape", "80mbit")
-    try:
-        assert "rate 80Mbit" in cluster.control("on", "n3", "tc", "qdisc", "show", "dev", "eth0")
-    finally:
-        cluster.control("shape", "off")
-    assert "tbf" not in cluster.control("on", "n3", "tc", "qdisc", "show", "dev", "eth0")
 
 
 @pytest.mark.wide
@@ -67,3 +59,10 @@ def test_it_ends_with_its_owner(tmp_path, cluster):
     other = Cluster(home)
     # flock succeeds once no machine holds the lock.
     cluster.until(lambda: other._run(["flock", "-n", str(home / "machines/head"), "true"], 5).returncode == 0)
+
+
+def test_slurm_itself_reads_every_list_as_we_do(cluster):
+    lists = ["n[1-3,7],x", "a[01-03]", "g[8-11]b[1-2],z9"]
+    for text in lists:
+        theirs = cluster.control("exec", "scontrol", "show", "hostnames", text).split()
+        assert expand_nodes(text) == theirs

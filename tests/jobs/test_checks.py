@@ -1,6 +1,5 @@
 """What cannot start, and what of a site file is not true of this node, is said before a run."""
 
-import os
 import re
 import socket
 from dataclasses import replace
@@ -9,19 +8,18 @@ from pathlib import Path
 import pytest
 
 from jobs import checks as site_checks
-from jobs import doctor
-from jobs.checks import check_mpi, check_networks, check_site, refuse
+from jobs.checks import check_mpi, check_site, refuse
 from jobs.failures import explain
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import Local
 from jobs.loaders import LOADERS
 from jobs.run import BACKENDS, make_run
 from jobs.site import Mpi, find_site
-from profiling.errors import Mistakes, UserError
+from profiling.errors import UserError
 from profiling.presence import Presence
 from profiling.tools import STARTED, TOOLS, tool
 from profiling.tools.base import Profiler
-from tests.analysis.commands import ROOT, run
+from tests.analysis.commands import ROOT
 from tests.builders import put_programs
 from tests.jobs.scripted import HERE
 
@@ -68,16 +66,6 @@ def test_what_the_site_file_says_is_compared_with_the_node(environment, tmp_path
     assert f"{tmp_path}/mine.yaml" in of["network.ib.interface"].remedy
     assert "/no/such" in of["data"].detail and "module" in of["modules"].detail
     assert all(check.remedy for check in of.values() if not check.present)
-
-
-def test_a_network_that_this_node_lacks_is_refused_with_the_site_files_key(environment, tmp_path):
-    site = find_site(None, environment)
-    refuse(check_networks(site, ["eth"]))
-    with pytest.raises(Mistakes) as lacking:
-        refuse(check_networks(site, ["eth", "ib"]))
-    interface, card = lacking.value.lines
-    assert interface.startswith(f"no ib9; here: {INTERFACE}")
-    assert "`network.ib.interface`" in interface and "mlx5_0" in card and "mlx5_1" in card
 
 
 def test_a_way_to_meet_mpi_that_srun_lists_and_cannot_load_is_refused(environment, tmp_path):
@@ -129,15 +117,6 @@ def test_what_is_wrong_on_a_compute_node_is_an_error_and_what_a_login_node_lacks
     lacking = [check for check in check_site(environment) if not check.present]
     assert len(lacking) == len(wrong) and not any(check.required for check in lacking)
     assert all("--partition=gpu" in check.remedy for check in lacking)
-
-
-def test_the_doctor_ends_with_1_where_the_site_file_is_wrong(environment, monkeypatch):
-    for name, value in {**environment, "SLURMD_NODENAME": "n1"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(doctor, "examine", lambda _, site: check_site(os.environ, site))
-    assert run("jobs.doctor", "--format=json").code == 1
-    monkeypatch.delenv("SLURMD_NODENAME")
-    assert run("jobs.doctor", "--format=json").code == 0
 
 
 @pytest.mark.parametrize(

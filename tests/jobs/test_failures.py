@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs import ROOT
-from jobs.failures import RETRIES, Ended, explain, first_death, log_tail, make_manifest
+from jobs.failures import RETRIES, Ended, explain, log_tail, make_manifest
 from jobs.run import make_run
 from jobs.store import LOG, RANK_REPORT, Manifest, RankReport, write_record
 from profiling import tables
@@ -29,17 +29,6 @@ def test_what_launchers_profilers_and_ranks_print_is_understood(name):
     found = (failure.kind, failure.exit_code, list(failure.nodes), failure.kind in RETRIES)
     assert found == (case["kind"], case["code"], case.get("nodes", []), case["retried"])
     assert case.get("says", "") in failure.reason and "\n" not in failure.reason.strip()
-
-
-def test_a_rank_that_was_killed_is_why_others_gave_up():
-    log = "srun: error: n1: task 0: Exited with exit code 1\n"
-    log += "srun: error: n2: tasks 2-3: Bus error (core dumped)"
-    death = first_death(log)
-    assert death and (death.rank, death.node, death.code) == (2, "n2", -7)
-
-
-def test_what_ends_the_same_again_is_not_tried_again():
-    assert not {"wrong use", "wrong result", "out of memory", "time limit"} & set(RETRIES)
 
 
 @given(st.text(max_size=300), st.integers(-15, 255).filter(bool))

@@ -7,21 +7,8 @@ import pytest
 
 from jobs import hotspots, store
 from jobs.run import make_run
-from profiling.errors import UserError
-from profiling.tables import as_table
 from profiling.tools import Options, tool
-from profiling.tools.processes import check_permission
 from tests.analysis.commands import run
-
-
-def test_the_hottest_kernels_are_the_models():
-    table = as_table("kernels", {
-        "short_name": ["gemm", "relu", "ncclAllReduce", "gemm", "copy", "relu", "sgd"],
-        "class": ["gemm", "pointwise", "communication", "gemm", "memcpy", "pointwise", "optimizer"],
-        "duration_ns": [50, 70, 900, 60, 900, 30, 20],
-    })  # fmt: skip
-    assert hotspots.hottest(table, 2) == ["gemm", "relu"]
-    assert hotspots.hottest(table, 9) == ["gemm", "relu", "sgd"]
 
 
 def test_only_their_functions_are_counted():
@@ -60,24 +47,6 @@ def test_only_their_functions_are_counted():
 def test_the_tool_is_one_that_serves_the_device_and_is_here(monkeypatch, on_gpu, capability, here, tools):
     monkeypatch.setattr(hotspots.shutil, "which", lambda name: name if name in here else None)
     assert hotspots.tools_for(on_gpu, capability) == tools
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "==PROF== Connected to process 7\n==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to "
-        "access NVIDIA GPU Performance Counters on the target device 0.\n",
-        "==7== Warning: see https://developer.nvidia.com/NVSOLN1000 for permissions\n",
-    ],
-)
-def test_without_permission_for_counters_the_line_that_grants_it_is_said(said, tmp_path):
-    path = tmp_path / "ncu.csv"
-    path.write_text(said)
-    with pytest.raises(UserError, match="`options nvidia NVreg_RestrictProfilingToAdminUsers=0`") as error:
-        check_permission("ncu", [tmp_path / "absent", path])
-    assert "\n" not in str(error.value)
-    path.write_text('"ID","Process ID"\n')
-    check_permission("ncu", [path])
 
 
 def test_runs_that_only_flags_or_the_sweep_tell_apart_lie_side_by_side(tmp_path, monkeypatch):

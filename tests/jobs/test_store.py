@@ -10,6 +10,7 @@ import pytest
 
 from analysis.frames.load import load
 from jobs import machine, store
+from jobs.by_hand import is_by_hand, new_directory
 from jobs.run import Run, make_run
 from jobs.run_fields import format_id
 from jobs.store import (
@@ -177,3 +178,18 @@ def test_a_run_that_was_stopped_in_order_was_interrupted(begun, tmp_path):
     assert state_of_begun(begun) == ("interrupted", "sweep stopped")
     (tmp_path / store.SWEEP).unlink()
     assert state_of_begun(begun) == ("interrupted", "by hand, unfinished")
+
+
+# --- runs that a user starts by hand --------------------------------------------------------------------
+
+
+def test_a_name_that_no_file_system_takes_is_shortened_and_still_unique(tmp_path):
+    runs = [make_run({"image_size": 64, "data": f"/data/{letter * 300}"}) for letter in "ab"]
+    names = [new_directory(run, tmp_path).name for run in runs]
+    assert len(set(names)) == 2 and all(len(name) < 255 and "image_size" in name for name in names)
+
+
+def test_a_directory_that_a_sweep_has_claimed_is_the_sweeps(tmp_path):
+    assert is_by_hand(None) and is_by_hand(tmp_path)
+    assert claim(tmp_path / format_id(Run(), 0), this_owner({})).ours
+    assert not is_by_hand(tmp_path / format_id(Run(), 0))

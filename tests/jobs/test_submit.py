@@ -125,15 +125,6 @@ def test_a_python_without_what_is_needed_is_refused_alike_by_the_script_and_the_
         assert "lacks what scaleprof needs" in said and not asked(log)
 
 
-def test_some_runs_may_be_left_out(submit, log, monkeypatch):
-    monkeypatch.setenv("SLURM_JOB_ID", "7")  # whose own nodes do not count
-    monkeypatch.setenv("SLURM_JOB_NODELIST", "n1")
-    answer = submit("nodes: [2, 8]", more="unavailable: skip")
-    assert answer.code == 0 and "1 run: 8 nodes" in answer.err and len(asked(log)) == 2
-    submit("nodes: [1, 2]", "--", "--only", "nodes=2,4", "--only=batch=32")
-    assert "--only nodes=2 --only=batch=32 --out" in asked(log)[2]
-
-
 def test_what_is_done_is_not_submitted_again(submit, log, tmp_path):
     for nodes in (1, 2):
         write_run(tmp_path / "out" / "s", run_of(nodes=nodes, batches=3, workers=2), Truth())

@@ -226,16 +226,6 @@ def test_runs_this_machine_cannot_run_are_counted_by_reason(tmp_path, capsys):
     assert len(record.excluded) == 3 and len(record.order) == 4
 
 
-def test_a_dry_run_begins_with_what_there_is_to_do(tmp_path, finished, capsys):
-    work = execution(shutil.copytree(finished, tmp_path, dirs_exist_ok=True))
-    store.remove(ended_runs(work.directory)[0])
-    capsys.readouterr()
-    execute.print_plan(work, *expand(work.sweep))
-    said = capsys.readouterr()
-    assert said.err.splitlines()[0] == f"{work.directory}: to do: 1, done: 3"
-    assert said.out.count("# 1 of 1: ") == 1
-
-
 def test_what_a_container_holds_is_not_looked_for_outside(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     run = make_run({"profile": "tau", "profile_mode": "python"})

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiling.cost.classify import classify, full_name, is_helper, short_name
+from profiling.cost.classify import classify, full_name, short_name
 from profiling.schemas import CLASSES
 from tests.profiling.writers import DEMANGLED, MANGLED
 
@@ -61,11 +61,6 @@ def test_a_short_name_has_no_types(name, short):
 def test_any_text_has_a_class_and_a_short_name(name):
     assert classify(name) in CLASSES
     assert short_name(name) or not name.strip()
-
-
-def test_helpers_do_no_arithmetic():
-    assert is_helper("void cudnn::ops::nchwToNhwcKernel<float>(float)")
-    assert not is_helper("cudnn::detail::implicit_convolve_sgemm")
 
 
 # One kernel as tools print it, and as a demangler does.

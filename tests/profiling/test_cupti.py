@@ -1,7 +1,6 @@
 """CUPTI's own records: what a process records of itself, on a stand-in for the package."""
 
 import threading
-from functools import partial
 
 import pytest
 
@@ -71,16 +70,6 @@ def test_a_recording_has_the_kernels_of_its_batches_and_no_others(tmp_path):
     assert (kernels["launch_ns"] < kernels["start_ns"]).all()
     assert (kernels["grid"].iloc[1], kernels["block"].iloc[1]) == ("4,2,1", "128,1,1")
     assert kernels["short_name"].iloc[1] == "kernel"
-
-
-def test_the_device_is_waited_for_before_the_records_are_asked_for(tmp_path):
-    api = FakeCupti()
-    wait = partial(api.run, "CONCURRENT_KERNEL", name="late", correlation=77)
-    capture = cupti.CuptiCapture(tmp_path, 0, api, wait)
-    capture.start()
-    capture.stop()
-    capture.write()
-    assert read(tmp_path, "kernels").column("name").to_pylist() == ["late"]
 
 
 # --- what goes wrong ----------------------------------------------------------------------------------

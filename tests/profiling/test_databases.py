@@ -1,10 +1,14 @@
 """Databases of Nsight Systems, of several releases, and of nvprof, whatever is odd in them."""
 
+import sqlite3
+
+import numpy as np
 import pytest
 
+from profiling.readers import sqlite
 from profiling.tools import recognise, tool
 from tests.builders import codes, data_of
-from tests.profiling.gpu_databases import DEMANGLED, EPOCH_NS, Nsys, change
+from tests.profiling.gpu_databases import DEMANGLED, EPOCH_NS, Nsys, change, make_table
 from tests.profiling.samples import nvprof_database
 
 read = tool("nsys").read
@@ -146,3 +150,24 @@ def test_a_mark_without_a_time_costs_no_other_row(tmp_path):
     assert converted.tables["kernels"].num_rows == before["kernels"].num_rows
     assert converted.tables["markers"].num_rows == before["markers"].num_rows - 1
     assert data_of(converted.findings, "records_damaged") == [{"n": 1, "what": "events"}]
+
+
+@pytest.mark.parametrize("odd", [1.5, "soon", "12x", b"77", None, 9e300, 1 << 62])
+def test_what_is_no_integer_after_many_that_are_costs_its_row_alone(odd, tmp_path):
+    rows = [(number, number) for number in range(sqlite.ROWS + 10)]
+
+    def read_back(more, wanted):
+        (tmp_path / "x.sqlite").unlink(missing_ok=True)
+        connection = sqlite3.connect(tmp_path / "x.sqlite")
+        make_table(connection, "t", "a b:int:not:null", [*rows, more, (8, 8)])
+        connection.commit()
+        connection.close()
+        with sqlite.open_database(tmp_path / "x.sqlite") as opened:
+            chunks = list(opened.integers("t", wanted))
+            return np.concatenate([chunk["a"] for chunk in chunks]).tolist(), opened.malformed
+
+    many = [one for one, _ in rows]
+    costs = odd is not None  # else another column's value: none is wanted
+    kept = [*many, *[7] * (not costs), 8]
+    assert read_back((7, odd or 0), {"a": -7, "b": None, "absent": 5}) == (kept, int(costs))
+    assert read_back((odd, 7), {"a": None}) == ([*many, 8], 1)

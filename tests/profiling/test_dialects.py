@@ -167,18 +167,6 @@ def test_links_by_external_id_where_launches_have_no_correlation(tmp_path):
     assert (rows[0]["operator"], rows[0]["flops"]) == ("aten::mm", 2 * 2 * 3 * 4)
 
 
-def test_a_graph_of_kernels_has_one_launch(tmp_path):
-    trace = Trace()
-    trace.range("Forward Pass", 0, 50)
-    trace.kernel("volta_sgemm_128x32_tn", 5, 20, 30)
-    trace.events += [
-        {**trace.events[-1], "ts": at, "args": {**trace.events[-1]["args"], "graph id": 5}} for at in (40, 60)
-    ]
-    trace.range("End of Batch", 70, 71)
-    rows, _ = rows_of(trace.write(tmp_path / "trace.json"))
-    assert [(row["direction"], row["batch_index"]) for row in rows] == [("fprop", 0)] * 3
-
-
 @pytest.mark.parametrize("word", ["nelems", "size"])
 def test_message_sizes_of_both_vocabularies(tmp_path, word):
     trace = Trace(distributedInfo={"backend": "nccl", "rank": 3, "world_size": 4})

@@ -1,9 +1,11 @@
 """A process finds its place from what the launcher gave it, whatever the launcher."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from profiling.errors import UserError
-from profiling.identity import Identity, check_mpi, read_identity
+from profiling.identity import Identity, check_mpi, expand_counts, expand_nodes, read_identity
 
 # Rank 5 of 8: the second of four on the second of two nodes. As each launcher says it.
 _MPI = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
@@ -86,3 +88,40 @@ def test_a_library_of_another_mpi_is_named():
     with pytest.raises(UserError, match=r"mpi4py \(MPICH 4\) sees 1 of the 4 ranks that Open MPI started"):
         check_mpi(1, 4, "mpi4py (MPICH 4)", "Open MPI")
     check_mpi(4, 4, "mpi4py", "Open MPI")
+
+
+# --- Slurm's shorthand for nodes ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ("n1", ["n1"]),
+        ("n1,n2", ["n1", "n2"]),
+        ("gpu[03-05,9],x1", ["gpu03", "gpu04", "gpu05", "gpu9", "x1"]),
+        ("a[1-2]b[08-09]", ["a1b08", "a1b09", "a2b08", "a2b09"]),
+        ("tcn[098-101]", ["tcn098", "tcn099", "tcn100", "tcn101"]),
+        ("r1i0n[1,3].site.nl", ["r1i0n1.site.nl", "r1i0n3.site.nl"]),
+    ],
+)
+def test_node_lists_are_expanded(text, nodes):
+    assert expand_nodes(text) == nodes
+
+
+@pytest.mark.parametrize("text", ["n[1-", "n[a-b]", "n]1[", ",n1", "n1,,n2", "n[]"])
+def test_what_is_no_node_list_is_said_to_be_none(text):
+    with pytest.raises(UserError, match="invalid node list"):
+        expand_nodes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"), [("2(x3),1", [2, 2, 2, 1]), ("16", [16]), ("", []), ("2(x", []), ("a,1", [])]
+)
+def test_counts_of_each_node_are_expanded(text, counts):
+    assert expand_counts(text) == counts
+
+
+@given(st.lists(st.integers(0, 9999), min_size=1, max_size=20), st.integers(1, 5))
+def test_numbers_keep_their_zeros(numbers, width):
+    text = "n[" + ",".join(f"{number:0{width}d}" for number in numbers) + "]"
+    assert expand_nodes(text) == [f"n{number:0{width}d}" for number in numbers]

@@ -125,22 +125,6 @@ def test_nvtx_without_cuda_is_used_only_where_a_collector_is_attached(monkeypatc
     assert heard == [("push", b"Forward Pass"), ("pop", b""), ("mark", b"End of Batch")]
 
 
-def test_the_torch_profiler_sees_the_stages_of_each_batch():
-    torch = pytest.importorskip("torch")
-    marks = open_markers({})
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        for _ in range(2):
-            with marks.forward:
-                torch.ones(2) + 1
-            marks.end_of_batch()
-    names = [event.name for event in profile.events()]
-    assert names.count("Forward Pass") == names.count("End of Batch") == 2
-    # As ranges of a user's, which viewers of traces show as such.
-    recorded = profile.profiler.kineto_results.events()
-    ranges = {event.name() for event in recorded if event.is_user_annotation()}
-    assert ranges >= {"Forward Pass", "End of Batch"}
-
-
 def test_a_programs_own_ranges_reach_the_collectors_and_a_step_ends_with_its_mark(monkeypatch):
     lines: list[str] = []
     monkeypatch.setattr(markers, "_LISTENER", [])

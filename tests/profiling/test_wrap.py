@@ -183,9 +183,12 @@ def test_what_the_tool_wrote_becomes_the_ranks_tables(tmp_path, fake, monkeypatc
     assert not (out / "rank_0003" / "raw").exists()  # it may hold the environment
 
 
-@pytest.mark.parametrize("code", [0, 1])
-def test_a_driver_that_refuses_counters_is_told_with_the_line_that_grants_them(tmp_path, fake, code):
-    says = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [(0, "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission"),
+     (1, "==7== Warning: see https://developer.nvidia.com/NVSOLN1000 for permissions")],
+)  # fmt: skip
+def test_a_driver_that_refuses_counters_is_told_with_the_line_that_grants_them(tmp_path, fake, code, says):
     fake("ncu", f"open(sys.argv[sys.argv.index('--log-file') + 1], 'w').write({says!r})\nsys.exit({code})")
     with pytest.raises(UserError, match=r"ncu has no permission .* `options nvidia NVreg_Restrict"):
         main(["--tool", "ncu", "--device", "gpu", "--out", str(tmp_path), "--", "-c", "pass"])

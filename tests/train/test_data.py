@@ -31,15 +31,6 @@ def test_pictures_are_like_photos(data_set):
             assert (image.format, image.size, image.mode) == ("JPEG", (500, 375), "RGB")
 
 
-def test_the_seed_decides_the_pictures(data_set, tmp_path):
-    data.make(tmp_path / "same", IMAGES, CLASSES, seed=1)
-    data.make(tmp_path / "other", IMAGES, CLASSES, seed=2)
-    sets = [[s.read() for s in find_images(folder / "images")]
-            for folder in (data_set, tmp_path / "same", tmp_path / "other")]  # fmt: skip
-    assert sets[0] == sets[1]
-    assert not {content for content, _ in sets[0]} & {content for content, _ in sets[2]}
-
-
 def test_a_set_of_another_kind_is_left_alone(own_data_set):
     before = files_below(own_data_set)
     assert data.make(own_data_set, IMAGES, CLASSES, seed=1) == f"{own_data_set} already exists"

@@ -1,7 +1,5 @@
 """One rank from its start to its report: does it learn, does it repeat itself, what does it leave?"""
 
-import sys
-from types import ModuleType
 from unittest.mock import Mock
 
 import numpy as np
@@ -11,9 +9,6 @@ import torch
 from jobs import failures
 from jobs.store import RANK_REPORT, RankReport, check_run, read_record
 from profiling import tables
-from profiling.errors import UserError
-from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
-from tests.profiling.fake_cupti import FakeCupti
 from train import models, rank
 from train.backends import open_backend
 from train.rank import run_rank
@@ -125,35 +120,7 @@ def test_dataparallel_on_a_cpu_runs_the_model_plainly_on_all_gpus_images_and_say
     check_run(run, [finished.report], tmp_path)
 
 
-def test_dataparallel_drives_as_many_gpus_as_the_run_has_and_refuses_more(data_set, monkeypatch):
-    wrapped = Mock()
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.nn, "DataParallel", wrapped)
-    cuda = torch.device("cuda", 0)
-    backend = open_backend(tiny(data_set, backend="dp", gpus_per_node=2), World(), cuda)
-    backend.wrap(torch.nn.Flatten())
-    assert wrapped.call_args.kwargs["device_ids"] == [0, 1] and backend.description == "dp/2 GPUs"
-    assert not backend.findings
-    with pytest.raises(UserError, match="is to drive 4 GPUs, and this process sees 2; the one rank"):
-        open_backend(tiny(data_set, backend="dp", gpus_per_node=4), World(), cuda)
-
-
 # --- what cannot be done is one line ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"loader": "synthetic", "model": "alexnet"}, "alexnet does not take batch 4 of 32 x 32"),
-        ({"model": "resnet18", "loader": "synthetic", "batch": 1}, "resnet18 does not take batch 1 of"),
-        ({"loader": "synthetic", "model": "resnet81"}, "no torchvision classification model 'resnet81'; did"),
-        ({"data": "/nowhere"}, "there is no data folder /nowhere"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_trained_is_one_line(data_set, tmp_path, fields, told):
-    with pytest.raises(UserError) as error:
-        do(tiny(data_set, **fields), tmp_path)
-    assert str(error.value).startswith(told) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -194,20 +161,3 @@ def test_a_rank_that_fails_leaves_without_the_others(data_set, tmp_path, monkeyp
     else:
         do(tiny(data_set, loader="synthetic"), tmp_path)
     assert (watched.abandon.called, watched.close.called) == (fails, not fails)
-
-
-def test_stages_that_cupti_records_lie_where_the_steps_have_them(data_set, tmp_path, monkeypatch):
-    module = ModuleType("cupti")
-    module.cupti = FakeCupti()
-    monkeypatch.setitem(sys.modules, "cupti", module)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    finished, batches, _ = do(tiny(data_set, batches=4, attribute_from=1, profile="cupti"), tmp_path)
-    markers = tables.read(tables.rank_directory(tmp_path, 0), "markers").to_pandas()
-    counts = markers.groupby("name", observed=True).size().to_dict()
-    assert counts == {FORWARD: 3, BACKWARD: 3, UPDATE: 3, END_OF_BATCH: 3}
-    attributed, forward = batches.query("attributed"), markers[markers["name"] == FORWARD]
-    # Both clocks are the host's; two readings may miss each other by 10 ms on a busy machine.
-    assert (forward["start_ns"].to_numpy() > attributed["start_ns"].to_numpy() - 10_000_000).all()
-    assert (forward["end_ns"].to_numpy() < attributed["end_ns"].to_numpy() + 10_000_000).all()
-    assert finished.wrong == "" and not module.cupti.enabled
-    assert {"clock_aligned", "recording_empty"} <= {finding.code for finding in finished.report.findings}

@@ -124,12 +124,6 @@ def test_a_lack_of_memory_is_told_from_other_ends(answers, ended, printed, fit):
     assert [side.fits for side in capacity.judged(answers, ended, printed)] == fit
 
 
-@pytest.mark.parametrize("code", [1, -11])
-def test_any_other_end_is_an_error(code):
-    with pytest.raises(UserError, match="rank 0 ended: ValueError: wrong"):
-        capacity.judged([None], Ended(code, "rank 0 ended"), "Traceback\nValueError: wrong\n")
-
-
 def test_a_limit_is_set_within_the_hard_one(monkeypatch):
     hard, limits = 5 << 40, []
     monkeypatch.setattr(attempt.resource, "getrlimit", lambda _: (1 << 40, hard))

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from profiling.errors import UserError
-from train.device import is_out_of_memory
 from train.studies import common, layers
 from train.studies.layers import Passes
 
@@ -66,18 +65,3 @@ def test_memory_of_a_layer_is_what_its_tensors_take():
     size = 64 * 3 * 32 * 32 * 4
     # The output, which the backward pass reads, and the gradient.
     assert (peak, retained) == (2 * size, size)
-
-
-def test_saved_tensors_are_counted_once():
-    data = torch.randn(1000, requires_grad=True)
-    weight = torch.nn.Parameter(torch.randn(1000))
-    known = {weight.untyped_storage().data_ptr()}
-    # The product keeps both factors, the square its base: 1,000 of data, 1,000 of the product.
-    assert common.saved_bytes(lambda: (data * weight).square().sum(), known) == 2 * 4000
-
-
-def test_a_lack_of_memory_is_recognised():
-    words = ("DefaultCPUAllocator: can't allocate memory", "std::bad_alloc", "can't start new thread")
-    errors = [MemoryError(), torch.OutOfMemoryError("CUDA out of memory."), *map(RuntimeError, words)]
-    assert all(map(is_out_of_memory, errors))
-    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
