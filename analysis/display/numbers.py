@@ -107,11 +107,7 @@ def distinct(names: Iterable[str], most: int) -> dict[str, str]:
 
 
 def label_of(row: Mapping[str, Any], fields: Iterable[str]) -> str:
-    """A configuration by its values of these fields: ``dali-cpu, fp16 gradients``; empty where none is known.
-
-    Args:
-        fields: in which it differs from others.
-    """
+    """A configuration by its values of these fields: ``dali-cpu, fp16 gradients``; empty: none is known."""
     templates = {name: role.label for name, role in ROLES.items()}
     templates |= {"repetition": "repetition {}", "global_batch": "global batch {:.0f}"}
     parts = []

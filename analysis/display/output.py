@@ -113,9 +113,7 @@ def parser(
 ) -> Parser:
     """A command's parser with the flags that all analyses share.
 
-    Args:
-        columns: of its answers, for ``--columns``.
-        optional: what stands for a path that is not given; "": it has to be.
+    ``columns``: of its answers; ``optional``: what stands for a path that is not given, "": it has to be.
     """
     command_line = make_parser(f"python -m {module}", description)
     command_line.add_argument(
@@ -155,13 +153,9 @@ def add_peaks_flag(command_line: argparse.ArgumentParser) -> None:
 def parse_fields(
     text: str | None, others: Sequence[str] = (), flag: str = "--group-by", own: Sequence[str] = ()
 ) -> list[str]:
-    """``"batch,nodes"`` as a list of Run's fields.
+    """``"batch,nodes"`` as a list of Run's fields; UserError: there is no such field.
 
-    Args:
-        own: factors of programs' own that are among the results; ``lr`` stands for ``factors.lr``.
-
-    Raises:
-        UserError: no such field; the nearest is named.
+    ``own``: factors of programs' own that are among the results; ``lr`` stands for ``factors.lr``.
     """
     choices = [*FIELDS_OF_RUNS, *others, *(name.removeprefix(FACTOR) for name in own)]
     names = [name.removeprefix(FACTOR) if name in own else name for name in parse_list(text or "")]
@@ -174,11 +168,7 @@ def parse_fields(
 
 
 def parse_list(text: str, choices: Sequence[str] = (), what: str = "") -> list[str]:
-    """``"rank,stage"`` as a list of words, each once.
-
-    Raises:
-        UserError: one is not among ``choices``; the nearest is named.
-    """
+    """``"rank,stage"`` as a list of words, each once; UserError: one is not among ``choices``."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names if choices else ():
         if name not in choices:
@@ -187,13 +177,9 @@ def parse_list(text: str, choices: Sequence[str] = (), what: str = "") -> list[s
 
 
 def emit(answer: Answer, study: Any, arguments: argparse.Namespace) -> int:
-    """Write the answer as the flags ask, and what failed; returns the exit code.
+    """Write the answer as the flags ask, and what failed; the exit code; UserError: it cannot be written.
 
-    Args:
-        study: what it is of: it has ``findings``, ``missing`` runs, and is ``on_cpus`` or not.
-
-    Raises:
-        UserError: the output file cannot be written.
+    ``study``: what it is of: it has ``findings``, ``missing`` runs, and is ``on_cpus`` or not.
     """
     most = None if arguments.notes else MOST_SHOWN
     found = [] if answer.brief and not arguments.notes else study.findings
@@ -235,11 +221,7 @@ def _data(frame: "pd.DataFrame", form: str, findings: Sequence[Finding] | None) 
 
 
 def write(content: str | bytes, output: Path | None) -> None:
-    """Write to a file, whole or not at all, or to standard output.
-
-    Raises:
-        UserError: binary data would go to a terminal.
-    """
+    """Write to a file, whole or not at all, or to standard output; UserError: binary data to a terminal."""
     if output is not None:
         with whole_file(output) as file:
             file.write(content.encode() if isinstance(content, str) else content)

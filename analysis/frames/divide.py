@@ -130,11 +130,7 @@ ORDER = {
 
 
 def finest(known: Mapping[str, float | None]) -> dict[str, float]:
-    """Figures of :data:`PARTS` by name, those of :data:`SPLIT` by what they are made of where that is known.
-
-    Args:
-        known: figures of :data:`EVERY`; None or NaN: not known.
-    """
+    """Of figures of :data:`EVERY` those of :data:`PARTS`, or, if known, of what :data:`SPLIT` consist of."""
     there = {name: float(value) for name, value in known.items() if value is not None and not np.isnan(value)}
     split_up = {part for part in SPLIT if there.keys() >= {*WITHIN[part]}}
     names = [name for part in PARTS for name in (WITHIN[part] if part in split_up else (part,))]
@@ -144,8 +140,7 @@ def finest(known: Mapping[str, float | None]) -> dict[str, float]:
 def split(windows: Intervals, activities: Activities, stages: int = 1) -> dict[str, np.ndarray]:
     """Each window's time in ns by part (:data:`PARTS` add up to the window), and the rest of :data:`EVERY`.
 
-    What communication is made of is not here (see :func:`transfer_and_wait`), nor what idle time is made of
-    where it is not known.
+    Not what communication is made of (:func:`transfer_and_wait`), nor idle time where that is not known.
 
     Args:
         windows: ``[start, end)`` of each window, in ns, shape (windows,).
@@ -184,9 +179,7 @@ def _host_bound(idle: np.ndarray, other: np.ndarray, unseen: np.ndarray, stages:
 def transfer_and_wait(windows: Intervals, exposed: Intervals, transfers: Intervals) -> dict[str, np.ndarray]:
     """What the exposed communication of each window is made of, in ns.
 
-    Args:
-        exposed: of :class:`Activities`.
-        transfers: since the last rank had come to each collective, to its end; before that this rank waited.
+    ``transfers``: since the last rank had come to each collective, to its end; before that this rank waited.
     """
     moved = union(*transfers)
     whole = covered(windows, exposed)
@@ -196,8 +189,6 @@ def transfer_and_wait(windows: Intervals, exposed: Intervals, transfers: Interva
 
 def shares(calls: Intervals, windows: Intervals, activities: Activities) -> tuple[np.ndarray, np.ndarray]:
     """What of the exposed and of the hidden communication of the windows is each collective's, in ns.
-
-    Collectives overlap each other's time where a rank has several under way.
 
     Each has what it lasts in the windows beyond calls that began before it. A call of an earlier batch may
     reach into the first window: the others bear its time in proportion, so that the shares add up.

@@ -32,11 +32,7 @@ _LATER: tuple[FailureKind, ...] = ("done", "running", "interrupted")  # states o
 
 
 def newest_sweep() -> Path:
-    """The sweep in ``results/`` that was started last; a line on standard error names it.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The sweep in ``results/`` that was started last; standard error names it. UserError: there is none."""
     started = {file.stat().st_mtime_ns: file.parent for file in _RESULTS.glob(f"*/{store.SWEEP}")}
     if not started:
         raise UserError(f"{_RESULTS} holds no sweep: name a folder of results")
@@ -45,11 +41,7 @@ def newest_sweep() -> Path:
 
 
 def load(path: Path | str, own_peaks: Path | None = None) -> Study:
-    """The results in ``path``.
-
-    Raises:
-        UserError: it does not exist, is empty, or holds nothing known.
-    """
+    """The results in ``path``; UserError: it does not exist, is empty, or holds nothing known."""
     path = Path(path)
     study = Study(path, own_peaks=own_peaks)
     if path.is_file():
@@ -324,11 +316,7 @@ MARK, MARKED = "name_str", "timestamp"  # of marks of a profiled run, in CSV: na
 
 
 def _add_file(study: Study, file: Path) -> bool:
-    """Add a table of the reference's; False: the file is something else.
-
-    Raises:
-        UserError: it is one and cannot be read, or lacks columns; one line that says why.
-    """
+    """Add a table of the reference's; False: it is none; UserError: it is unreadable or lacks columns."""
     try:
         with file.open("rb") as content:
             head = content.read(4)

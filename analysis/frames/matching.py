@@ -3,9 +3,9 @@
 Ranks call collectives in process groups: of all ranks, or of some (that share a layer, or its shards). The
 n-th collective of a kind in a group's recording is the same on all of its ranks.
 
-All ranks leave a collective at nearly the same moment, so the differences between its ends are the
-differences between clocks; what remains at single ends is the residual. Groups that share ranks align the
-clocks of all their ranks. Ranks that no chain of groups connects cannot be aligned.
+All ranks leave a collective at nearly the same moment: the median difference between its ends is that between
+the clocks, its change over the recording their drift, and what remains at single ends the residual. Groups
+that share ranks align the clocks of all their ranks; without a chain of groups ranks cannot be aligned.
 
 From the moment at which a group leaves a collective to its next one, each rank's time is divided into parts.
 The last rank's parts minus a waiting rank's explain the wait: its data came late, its kernels took longer, or
@@ -91,10 +91,6 @@ Unmatched = dict[str, dict[str, None]]  # reason -> the kinds of collectives tha
 
 def match(calls: pd.DataFrame, ranks: int) -> tuple[Matched | None, Unmatched]:
     """Find the collectives that ranks made together, and align their clocks.
-
-    Within a process group all ranks leave a collective of all at nearly the same moment: the median
-    difference of its ends is the difference of the clocks, and its change over the recording their drift. The
-    remaining difference of single ends is the residual.
 
     Args:
         calls: a row a call, in order of ranks and starts. ``place`` of the rank; ``step``; ``collective``;
@@ -244,12 +240,7 @@ class Account:
 def account_of(
     kernels: dict[str, np.ndarray], calls: np.ndarray, activities: Activities, batches: dict[str, np.ndarray]
 ) -> Account:
-    """The account of a rank.
-
-    Args:
-        kernels: of :func:`analysis.frames.anatomy.arrays_of`.
-        calls: rows of those that are its collectives, in order.
-    """
+    """The account of a rank; ``calls``: rows of its collectives in ``kernels``, in order."""
     end = kernels["start_ns"][calls] + kernels["duration_ns"][calls]
     times = [_ready(kernels, calls), end, batches["start_ns"]]
     until = np.concatenate(times)
@@ -348,8 +339,7 @@ def _begun(step: int, members: Sequence[int], accounts: Sequence[Account], match
 def _causes(done: np.ndarray, paid: np.ndarray) -> np.ndarray:
     """What ranks did, by :data:`CAUSES`: of their communication what was waiting has the causes of the wait.
 
-    Args:
-        done: by causes and communication; ``paid``: what was waited in the same time, by causes.
+    ``done``: by causes and communication; ``paid``: what was waited in the same time, by causes.
     """
     communicated, waited = done[:, -1], paid.sum(axis=1)
     share = np.minimum(1.0, communicated / np.maximum(waited, 1.0))

@@ -35,11 +35,7 @@ class Measure:
 
 
 def measure(columns: output.Columns) -> Callable[[Callable[..., Answer]], Measure]:
-    """Make a function of a study a measure.
-
-    Args:
-        columns: of all its answers.
-    """
+    """Make a function of a study a measure; ``columns``: of all its answers."""
     return lambda function: Measure(function, columns)
 
 

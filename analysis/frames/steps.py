@@ -29,20 +29,14 @@ _READ = ["batch_index", "start_ns", *(f"{stage}_ns" for stage in _RECORDED), "en
 
 # --- which steps count --------------------------------------------------------------------------------
 
-
 Read = tuple[np.ndarray, np.ndarray]  # how long steps took, ns, and which were recorded; (ranks x steps) each
 
 
 class Counted(NamedTuple):
-    """The steps that count, as far as they were recorded.
-
-    Attributes:
-        steps: their indices.
-        dropped: how many before them do not: of a run those that were recorded, of traces all.
-    """
+    """The steps that count, as far as they were recorded."""
 
     steps: range
-    dropped: int = 0
+    dropped: int = 0  # how many before them do not count: of a run those that were recorded, of traces all
 
 
 ALL = Counted(range(1 << 62))
@@ -51,11 +45,7 @@ ALL = Counted(range(1 << 62))
 def counted_steps(study: Study, source: Source, read: Read | None = None) -> Counted:
     """The profiled steps of a run or of traces that count; a study asks once.
 
-    Args:
-        read: of all its steps, if whoever asks has read them.
-
-    Raises:
-        Unusable: a rank's table is missing, damaged or wrong.
+    ``read``: of all its steps, if there; Unusable: a rank's table is missing, damaged or wrong.
     """
     counted = study.once("counted steps", source.id, lambda: _counted_steps(source, read))
     if counted.dropped:
@@ -192,11 +182,7 @@ class Series:
 
 
 def series_of(study: Study, source: Source) -> Series:
-    """The steps of a run or of traces; a study reads them once.
-
-    Raises:
-        Unusable: a rank's table is missing, damaged or wrong.
-    """
+    """The steps of a run or of traces, read once; Unusable: a rank's table is missing, damaged or wrong."""
     with reading(source):
         series = study.once("series", source.id, lambda: _series(study, source))
     if longer := int((sum(series.rank_stages.values()) > _LONGER * series.rank_ns).sum()):

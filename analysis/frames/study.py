@@ -249,11 +249,7 @@ class Study:
     # --- asking it ------------------------------------------------------------------------------------
 
     def use(self, source: Source, function: Callable[[Source], _Answer]) -> _Answer | None:
-        """``function(source)``; None, with a finding, if the run cannot be used or was found so before.
-
-        Args:
-            function: reads no other run, and raises :class:`Unusable` where this one cannot be used.
-        """
+        """``function(source)``, which reads no other; None, with a finding, if it is :class:`Unusable`."""
         if not self.usable([source]):
             return None
         try:
@@ -288,11 +284,7 @@ class Study:
         return {source.id for source in self.recorded if source.without_steps}
 
     def kept(self, what: str) -> dict[Any, Any]:
-        """What a measure keeps for the next question, by keys of its own.
-
-        Args:
-            what: names what is kept; of two measures that keep different things never the same.
-        """
+        """What a measure keeps under a name of its own for the next question, by its keys."""
         return self._kept.setdefault(what, {})
 
     def once(self, what: str, key: Any, compute: Callable[[], _Answer]) -> _Answer:
@@ -312,9 +304,7 @@ class Study:
     def note(self, code: str, source: Source | str | None = None, side: Side = "", **data: object) -> None:
         """Add a finding, once; on a run, if one is given.
 
-        Args:
-            code: of a catalogue (:mod:`profiling.findings`).
-            data: what its template names; ``rank`` and ``configuration`` say what else it is of.
+        ``data``: what the template of the code names; ``rank`` and ``configuration`` say what else it is of.
         """
         run = source.id if isinstance(source, Source) else source
         rank, configuration = data.pop("rank", None), data.pop("configuration", None)
@@ -370,7 +360,7 @@ class Study:
     def runs(self) -> "pd.DataFrame":
         """A row a run, trace or PyProf table that counts: ``run``, the fields, and ``repetition``.
 
-        Fields keep their types: of runs that do not have one it is None.
+        Fields keep their types; None: the run has none.
         """
         import pandas as pd
 

@@ -37,11 +37,7 @@ NAMES = {part: words["name"] for part, words in PARTS.items() if part != "backwa
 def labelled(
     frame: pd.DataFrame, fields: Sequence[str], factors: Sequence[str] | None = None
 ) -> pd.DataFrame:
-    """A frame with the ``label`` of each row by ``fields``, and the ``facts`` that filters look at.
-
-    Args:
-        factors: of the facts; by default ``fields``.
-    """
+    """A frame with the ``label`` of each row by ``fields``, and ``facts`` by ``factors`` (or ``fields``)."""
     rows = records(frame)
     of_rows = [facts(row, fields if factors is None else factors) for row in rows]
     labels = [called(row, fields) for row in rows]
@@ -56,11 +52,7 @@ def named(
 
 
 def sized(row: Mapping[str, Any], fields: Sequence[str], unit: str = "GPU") -> str:
-    """:func:`called`, with the size of the job, if fields tell it: ``dali-cpu, 64 GPUs (16 nodes)``.
-
-    Args:
-        unit: of the size: ``GPU`` or ``rank``.
-    """
+    """:func:`called`, with the size of the job, if fields tell it: ``dali-cpu, 64 GPUs (16 nodes)``."""
     nodes, per_node = row.get("nodes"), row.get("gpus_per_node")
     count = row.get("world_size") or (nodes and per_node and nodes * per_node)
     others = [name for name in fields if name not in SIZE]
@@ -91,9 +83,7 @@ def by_configuration(
 ) -> pd.DataFrame:
     """The bars of a chart, one a configuration: means of its runs' ``figures``, its ``label`` and ``facts``.
 
-    Args:
-        frame: a row a run, with its fields.
-        factors: the fields that tell configurations apart.
+    ``frame``: a row a run, with its fields; ``factors``: those that tell configurations apart.
     """
     keys = [name for name in factors if name in frame]
     by = [frame[name] for name in keys] or [pd.Series(0, frame.index)]
@@ -112,8 +102,7 @@ def by_configuration(
 def finest_parts(frame: pd.DataFrame, before: str = "", after: str = "_ms") -> pd.DataFrame:
     """A frame whose parts of a step hold each time once: split where it is known how, else as a whole.
 
-    Args:
-        before, after: the part in the names of the columns; of the new ones only ``after``.
+    Columns are called ``before``, the part and ``after``, the new ones without ``before``.
     """
     parts = [finest({name: row.get(f"{before}{name}{after}") for name in EVERY}) for row in records(frame)]
     return frame.assign(**{f"{name}{after}": [of.get(name, math.nan) for of in parts] for name in EVERY})
@@ -238,11 +227,7 @@ MOST_BARS = 40  # of a chart
 
 
 def line_chart(context: Context, id: str, points: pd.DataFrame, axes: lines.Axes) -> Chart:
-    """Lines of the points of a sweep, by the factors that matter most.
-
-    Args:
-        points: the columns of ``axes``, ``facts`` (the factors that tell lines apart) and ``label``.
-    """
+    """Lines of the points of a sweep (:func:`lines.lines`), by the factors that matter most."""
     facts = points["facts"].tolist()
     encoding = encode(facts, context.by_effect(list(facts[0])))
     sizes = [name for name in ("nodes", "gpus_per_node") if name in context.factors and name in points]
@@ -278,11 +263,7 @@ def bar_chart(
     unit: str = "ms",
     of: str = "ms per step",
 ) -> Chart:
-    """Stacked bars, one for each configuration, of many those on the most ranks.
-
-    Args:
-        points: as :func:`plots.parts` has them, with the fields of the runs.
-    """
+    """Stacked bars (:func:`plots.parts`), one for each configuration, of many those on the most ranks."""
     count, some = len(points), ""
     if count > MOST_BARS:
         size = points.reindex(columns=["nodes", "gpus_per_node"]).astype(float).product(axis=1)

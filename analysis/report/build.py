@@ -78,13 +78,9 @@ CHAPTERS: Mapping[Chapter, Sequence[SectionKind]] = {
 
 
 def build(study: Study, training: Mapping[str, float] | None = None) -> Page:
-    """The page of a study.
+    """The page of a study; UserError: nothing in it can be reported.
 
-    Args:
-        training: to be planned, as arguments of :func:`analysis.prediction.plan.plan`.
-
-    Raises:
-        UserError: nothing in the study can be reported.
+    ``training``: to be planned, as arguments of :func:`analysis.prediction.plan.plan`.
     """
     context = Context(study, training)
     sections = [
@@ -212,11 +208,7 @@ def holds_studies(path: Path) -> bool:
 
 
 def build_studies(path: Path, own_peaks: Path | None = None) -> Page:
-    """The page of the studies in ``path``.
-
-    Raises:
-        UserError: one is damaged, or of a study that is not known.
-    """
+    """The page of the studies in ``path``; UserError: one is damaged, or of a study that is not known."""
     results = studies.load(path, own_peaks)
     answers = [studies.studies(result) for result in results]
     sections = [

@@ -28,10 +28,7 @@ _SAME = "A and B are the same {what}, so nothing can differ; compare two separat
 
 
 def build(a: Study, b: Study, across: Sequence[str] = ()) -> Page:
-    """The page of two results.
-
-    Args:
-        across: fields in which the two may differ.
+    """The page of two results, which may differ in the fields ``across``.
 
     Raises:
         UserError: they have nothing in common, or one of them cannot be reported.

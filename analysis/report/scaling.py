@@ -194,12 +194,7 @@ def factors_section(context: Context) -> Section:
 
 
 def effect_bars(rows: pd.DataFrame, what: str) -> plots.Figure:
-    """Omega squared of each factor and pair as a bar, the first on top.
-
-    Args:
-        rows: whose omega squared is known, largest first.
-        what: they explain.
-    """
+    """Omega squared of each factor and pair as a bar; ``rows``: those in which it is known, largest first."""
     series = np.where(rows["factor"].str.contains(" x "), "interaction", "main effect")
     bars = rows.assign(label=rows["factor"], series=series, value=rows["omega_squared"].astype(float))
     title = f"What explains {what}"

@@ -97,12 +97,7 @@ def narrowed(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndar
 def heat_map(
     values: np.ndarray, steps: Sequence[int], names: Sequence[str], title: str, full: float
 ) -> Figure:
-    """Values around 0, in ms, of ranks by steps, rank 0 on top.
-
-    Args:
-        values: (ranks, steps); ``names`` are the ranks'.
-        full: the value of full colour, on either side.
-    """
+    """Values around 0, in ms, (ranks, steps), rank 0 on top; ``full``: the value of full colour."""
     trace = {
         "type": "heatmap",
         "z": [[float(f"{value:.3g}") if np.isfinite(value) else None for value in row] for row in values],
