@@ -1,6 +1,4 @@
-"""Read what profilers and watched programs write into tables.
-
-docs/structure.md describes the folders, from the commands down.
+"""Read what profilers and watched programs write into tables (docs/structure.md).
 
 From Python 3.15 on, the standard library has a package of the same name, from which ``cProfile`` imports.
 Extending the path keeps ``profiling.tracing`` and ``profiling.sampling`` importable there.

@@ -1,7 +1,4 @@
-"""An argument parser that reports wrong use in one line and suggests the nearest flag.
-
-``--help`` is short. Reference text, such as the meaning of columns, has its own flag (:class:`Explain`).
-"""
+"""An argument parser that reports wrong use in one line and suggests the nearest flag."""
 
 import argparse
 import os

@@ -74,16 +74,8 @@ def convert(
 ) -> Counts:
     """Convert files, and print results and errors; how many were converted, and how many not.
 
-    Args:
-        out: where the jobs go that traces are of, and other tables; None: tables go beside each file.
-        jobs: processes; None: as many as there are cores, where that is worth it.
-        batch_marker: see :class:`profiling.readers.files.Origin`.
-        overwrite: a job of other files in the folder of its name is replaced.
-        skip_existing: leave out what is older than its tables.
-        ranks: of MPI, which convert instead of processes.
-
-    Raises:
-        UserError: a path does not exist, or the only file cannot be converted.
+    The arguments are the command's flags; ``ranks``: of MPI, which convert instead of processes. UserError: a
+    path does not exist, or the only file cannot be converted.
     """
     units = units_of(list(paths), name, out, batch_marker, overwrite)
     found = len(units)

@@ -11,10 +11,8 @@ def _database() -> duckdb.DuckDBPyConnection:
 
 
 def connect() -> duckdb.DuckDBPyConnection:
-    """A connection whose temporary tables and views are its own; create no others.
-
-    A database of its own for each would take 17 ms each time, longer than many a question.
-    """
+    """A connection whose temporary tables and views are its own; create no others."""
+    # A database of its own for each would take 17 ms each time, longer than many a question.
     connection = _database().cursor()
     try:
         connection.execute("select 1").fetchall()

@@ -1,7 +1,4 @@
-"""Errors for users: one line that says what is wrong, where, and what to do; never a traceback.
-
-Raise :class:`UserError` where the cause is known; :func:`run_command` prints it.
-"""
+"""Errors for users: one line that says what is wrong, where, and what to do; never a traceback."""
 
 import difflib
 import errno

@@ -59,11 +59,7 @@ class _Plain(pickle.Unpickler):
 
 
 def read(path: Path) -> Dump:
-    """A dump of one rank.
-
-    Raises:
-        UserError: it is none, is damaged, or holds more than plain data.
-    """
+    """A dump of one rank; UserError: it is none, is damaged, or holds more than plain data."""
     try:
         with path.open("rb") as file:
             return Dump.model_validate(_Plain(file).load())

@@ -108,10 +108,7 @@ step, load, forward, backward, update = (
 
 
 class _Collectors:
-    """The collectors of this process, for which a step is the mark at its end, and loading is nothing.
-
-    A range that ends is not ``whole`` if it failed, as by the StopIteration of a loader at its end.
-    """
+    """The collectors of this process; a range that failed (a loader's StopIteration) is not ``whole``."""
 
     def __init__(self, markers: Markers) -> None:
         self._markers = markers
@@ -169,8 +166,7 @@ def torch_emitter() -> Emitter | None:
     from torch import autograd
     from torch.autograd import profiler
 
-    # What torch.profiler.record_function opens, too, which takes twice as long on the way
-    # (benchmarks/training.py).
+    # As torch.profiler.record_function, which takes twice as long on the way (benchmarks/training.py).
     return TorchRanges(
         autograd._record_function_with_args_enter,
         autograd._record_function_with_args_exit,
@@ -194,11 +190,8 @@ class Nvtx:
 
 
 def nvtx_emitter(environment: Mapping[str, str]) -> Emitter | None:
-    """NVTX for the collector that is attached to this process; None if none is, or no library is found.
-
-    By PyTorch on a GPU, else by the C library. The pip package nvtx emits through an extended interface that
-    older collectors do not support.
-    """
+    """NVTX for the collector that is attached to this process; None if none is, or no library is found."""
+    # Not by the pip package nvtx: older collectors do not support its extended interface.
     if importlib.util.find_spec("torch") is not None:
         import torch
 

@@ -43,11 +43,8 @@ class HostClock:
 class DeviceClock:
     """Events in the device's stream; nothing waits for them until the loop has ended.
 
-    Args:
-        make_event: a new timing event with ``record()``, ``query()``, ``synchronize()`` and
-            ``elapsed_time(later)`` in ms (``torch.cuda.Event(enable_timing=True)``).
-        synchronize: waits for the device.
-        now_ns: the host's monotonic clock.
+    ``make_event``: as ``torch.cuda.Event(enable_timing=True)``; ``synchronize``: waits for the device;
+    ``now_ns``: the host's monotonic clock.
 
     A device's oscillator is off from the host's by some 30 ppm: 1.8 ms in a minute. So both are read at the
     end again, and what lies between is stretched.

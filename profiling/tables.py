@@ -1,7 +1,4 @@
-"""Store tables as one Parquet file per rank (``rank_0003/kernels.parquet``), written whole or not at all.
-
-:mod:`profiling.schemas` defines their columns.
-"""
+"""Store tables as one Parquet file per rank (``rank_0003/kernels.parquet``), written whole or not at all."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -68,10 +65,7 @@ def _as_array(values: Any, field: pa.Field, length: int) -> pa.Array | pa.Chunke
 
 
 def array_of(values: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
-    """Numbers as Arrow's, null where not ``valid``.
-
-    ``pa.array`` does the same, but imports pandas: half a second of every rank.
-    """
+    """Numbers as Arrow's, null where not ``valid``, without pandas, which ``pa.array`` imports (0.5 s)."""
     values = np.ascontiguousarray(values)
     bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [bits, pa.py_buffer(values)])
@@ -85,10 +79,7 @@ def write(table: pa.Table, directory: Path, name: str) -> Path:
 
 
 class Writer:
-    """Writes tables in pieces, so that none need be in memory whole; files appear when all is written.
-
-    Leave it as a context: with an error nothing is left behind.
-    """
+    """Writes tables in pieces; as its context is left files appear, after an error nothing is left."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -179,10 +170,7 @@ def _readable(path: Path, name: str) -> Iterator[None]:
 
 
 def verify(paths: Iterable[Path], name: str, sql: str) -> None:
-    """Check the columns that ``sql`` names; UserError: damaged. DuckDB reads the tables and checks no sums.
-
-    A column is read once in a process, row group by row group.
-    """
+    """Check the columns that ``sql`` names, once in a process, as DuckDB does not; UserError: damaged."""
     columns = {column for column in SCHEMAS[name].names if re.search(rf"\b{column}\b", sql)}
     for path in paths:
         with _readable(path, name):

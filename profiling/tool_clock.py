@@ -42,13 +42,7 @@ class _Placed:
 
 
 def align(batches: Columns, markers: Columns, kernels: Columns) -> Alignment | None:
-    """How a tool's clock stands to that of a rank's batches; None if nothing tells.
-
-    Args:
-        batches: columns of the table, in order.
-        markers: ``name, start_ns, end_ns`` of it, empty if the tool has none.
-        kernels: ``batch_index, start_ns, duration_ns, class, direction, device``; rows with times.
-    """
+    """How a tool's clock stands to that of a rank's batches, by columns of tables; None if nothing tells."""
     placed = _by_kernels(batches, kernels) or _by_marks(batches, markers)
     if placed is None:
         return None

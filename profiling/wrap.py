@@ -40,13 +40,7 @@ def wrapped(
     name: str, command: list[str], out: Path, device: str, first_batch: int, keep_raw: bool,
     mode: str = "auto", kernels: str = "", metrics: str = "",
 ) -> list[str]:  # fmt: skip
-    """A rank's command (it begins with Python) as it is to be started for a profiler; pure.
-
-    Args:
-        device: ``cpu``, ``gpu`` or ``auto``, on which the rank computes.
-        mode, kernels, metrics: as of :class:`profiling.tools.Options`.
-        first_batch: the batch with which recording begins, where the tool can wait for it.
-    """
+    """A rank's command (it begins with Python) as it is to be started for a profiler; pure; see --help."""
     if not wraps(name):
         return command
     words = [command[0], "-m", "profiling.wrap", "--tool", name, "--out", str(out), "--device", device]

@@ -1,7 +1,4 @@
-"""Problems of a profile: missing markers or ranks, clocks that ran backwards.
-
-A recording that is read in windows is counted window by window.
-"""
+"""Problems of a profile, counted window by window: missing markers or ranks, clocks that ran backwards."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

@@ -298,10 +298,7 @@ def forward_of(host: Columns, node: np.ndarray, is_operator: np.ndarray) -> np.n
 
 
 def backward_of(context: Context, events: np.ndarray) -> np.ndarray:
-    """For each host event: the first node after it with its sequence number and inputs; else -1.
-
-    Its first input is the gradient of the event's output, and so has the output's sizes.
-    """
+    """For each host event: the first node after it with its sequence number and inputs; else -1."""
     host = context.nest.host
     nodes = np.flatnonzero(context.node & (host["sequence"] >= 0) & (host["inputs"] >= 0))
     pool = np.concatenate([nodes, events])

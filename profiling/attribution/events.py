@@ -1,8 +1,6 @@
 """Events in columns: the common form of all profilers' events, and the input of attribution.
 
-Events of every source (a JSON file, a profiler in this process) are converted to this form, so that
-attribution is written once. Strings are interned, each column is a NumPy array, times are integer
-nanoseconds.
+Strings are interned, each column is a NumPy array, times are integer nanoseconds.
 """
 
 import re

@@ -192,10 +192,9 @@ def messages_of(
     of_calls: Mapping[int, Message],
     group: Message,
 ) -> Messages:
-    """The messages of rows.
+    """The messages of rows that are collectives.
 
     Args:
-        collective: which rows are collectives.
         names: of the rows, as numbers of ``events.names``.
         own: the messages that they bear themselves, as numbers of ``events.messages``; -1: none.
         place: the host events they belong to, whose messages are ``of_calls``.

@@ -78,9 +78,6 @@ def between_two(message: Message, rank: int) -> Message:
 
     In a pipeline all stages are one process group, of which two make each send and receive: only those
     between the same ranks in the same direction come in the same order on both.
-
-    Args:
-        rank: that recorded it.
     """
     if message.target < 0 and message.source < 0:
         return message
@@ -108,12 +105,9 @@ def of_process(distributed: Mapping[str, Any]) -> Message:
 
 
 def complete(name: str, messages: list[Message], otherwise: Message) -> Message:
-    """All that is known of a collective.
+    """All that is known of a collective, by its messages, the best first.
 
-    Args:
-        name: of what ran; it tells the kind only where nothing else does.
-        messages: as those who know have them, the best first.
-        otherwise: the process group, where none of them says it.
+    ``name``: of what ran, for the kind, and ``otherwise``: its process group, where no message says it.
     """
     kinds = [one.collective for one in messages if one.collective not in ("", UNKNOWN)]
     sizes = [one.bytes for one in messages if not math.isnan(one.bytes)]

@@ -127,10 +127,7 @@ def why_unreadable(path: Path) -> str:
 
 
 def read_chunks(path: Path, facts: dict[str, Any]) -> Iterator[list[Any]]:
-    """The events of a trace, some thousand at a time.
-
-    Args:
-        facts: receives the trace's other fields, before and after the events.
+    """The events of a trace, some thousand at a time; ``facts`` receives its other fields.
 
     Raises:
         UserError: unreadable, truncated, or no trace; the message says where.
@@ -284,10 +281,7 @@ _LAST_COMMA = re.compile(r",(\s*[\]}])")
 
 
 def _repaired(text: str) -> str:
-    """JSON with three faults of real writers put right.
-
-    Windows' paths with single backslashes, C++'s ``inf`` and ``-nan`` (as null), a comma after the last one.
-    """
+    """JSON without faults of real writers: single backslashes, C++'s ``inf`` and ``-nan``, a last comma."""
     text = _ESCAPE.sub(lambda found: found[0] if found[1] else r"\\", text)
     text = _NO_NUMBER.sub(r"\1null", text)
     return _LAST_COMMA.sub(r"\1", text)

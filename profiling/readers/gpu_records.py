@@ -100,10 +100,8 @@ def _triples(builder: Builder, rows: Columns, of: str) -> np.ndarray:
 def add_device(builder: Builder, rows: Columns, name: np.ndarray | None = None, offset: int = 0) -> None:
     """Add what ran on devices; rows that end before they begin, or have no times, are left out and counted.
 
-    Args:
-        rows: the columns of :data:`KERNEL`, :data:`COPY` or :data:`SET`.
-        name: numbers of the builder's names; None: of copies and sets by their kinds.
-        offset: to CUPTI's numbers of memory.
+    ``rows``: of :data:`KERNEL`, :data:`COPY` or :data:`SET`; ``name``: numbers of the builder's names, None:
+    of copies and sets by their kinds; ``offset``: to CUPTI's numbers of memory.
     """
     if name is None and "copyKind" in rows:
         name = _copy_names(builder, rows, offset)

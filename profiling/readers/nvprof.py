@@ -113,10 +113,7 @@ def read_database(database: Database) -> Trace:
 
 
 def _add_markers(builder: Builder, database: Database, texts: dict[int, str]) -> int:
-    """Add ranges and marks; how many ranges have no end, so that the trace's is taken.
-
-    A range is a row where it starts and a row of the same id where it ends.
-    """
+    """Add ranges (a row at each end, of one id) and marks; how many ranges have no end but the trace's."""
     names = ("flags", "timestamp", "id", "name")
     table = _KIND + "MARKER"
     chunks = (

@@ -55,12 +55,7 @@ def cells_of(line: str, delimiter: str = ",") -> list[str]:
 class Blocks:
     """The rows of all tables in a text; other lines are passed over.
 
-    Args:
-        is_header: whether these cells name the columns of a table.
-        delimiter: between cells.
-
-    Attributes:
-        damaged: rows with more or fewer cells than their table has columns.
+    ``is_header``: whether cells name the columns of a table; ``damaged``: rows with more or fewer cells.
     """
 
     def __init__(self, path: Path, is_header: Callable[[list[str]], bool], delimiter: str = ",") -> None:
@@ -249,15 +244,12 @@ def stream_printed(
     rank: int,
     one_batch: bool = False,
 ) -> Generator[tuple[str, pa.Table], None, bool]:
-    """What a tool printed as pieces of tables.
+    """What a tool printed as pieces of tables; returns whether anything was.
 
     Args:
         launches: while they are read, ``activities`` grow.
         metrics: what is known of them when all has been read.
         one_batch: all launches are of one batch, of which no time is known; else their batches are not.
-
-    Returns:
-        Whether anything was printed.
     """
     launched = False
     while chunk := list(islice(launches, _ROWS)):

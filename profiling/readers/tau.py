@@ -93,12 +93,9 @@ def _files(path: Path) -> tuple[list[Path], list[Path]]:
 class _Run:
     """Reads the files of a run one after the other.
 
-    Args:
-        rank: whose all of it is; None: as TAU says.
-
     Attributes:
-        threads: how many threads were read.
-        ranks: one more than the highest rank read.
+        rank: whose all of it is; None: as TAU says.
+        threads, ranks: how many threads were read; one more than the highest rank read.
         other_metrics: names of metrics that the tables do not hold, but for other clocks.
     """
 
@@ -228,10 +225,7 @@ def intervals_table(
 ) -> pa.Table:
     """Rows of calls, subcalls, exclusive and inclusive microseconds as table ``intervals``.
 
-    Times that cannot be (over 300 years) are null.
-
-    Args:
-        timed: the metric is wall time; else the times are null.
+    Times are null that are not of the wall clock (``timed``), or cannot be (over 300 years).
     """
     times_us = rows[:, 2:4] if timed else np.full((len(rows), 2), np.nan)
     with np.errstate(over="ignore"):
@@ -267,10 +261,7 @@ def atomics_table(rank: np.ndarray, thread: np.ndarray, events: pa.Array, rows: 
 class _Gathered:
     """Sections of many threads as one piece of a table: to read each alone takes longer than its numbers.
 
-    Args:
-        path: of the file, for errors.
-        kind: "event" (timers) or "userevent".
-        columns: how many numbers a row of a section has, the first of which is TAU's number of the name.
+    ``kind``: "event" (timers) or "userevent"; ``columns``: numbers of a row, first TAU's number of its name.
     """
 
     def __init__(self, path: Path, kind: str, columns: int) -> None:

@@ -85,12 +85,8 @@ def open_capture(
     """A capture for ``Run.profile``; one that records nothing where the tool works from outside the process.
 
     Args:
-        directory: the rank's directory, where ``kernels.parquet`` and ``markers.parquet`` will be.
-        rank: global rank, for the tables' rows.
-        keep_raw: also keep what the tool itself writes, in ``directory/raw``.
-        mode: one of the tool's ``modes``.
-        all_threads: the forward pass runs in several threads of Python's (DataParallel's, one per GPU), and
-            all are to be recorded.
+        directory: the rank's, for its tables and, with ``keep_raw``, what the tool writes itself, in ``raw``.
+        all_threads: record all threads of Python's, as those of DataParallel's forward pass.
     """
     check_mode(profile, mode)
     return tool(profile).open_capture(directory, rank, keep_raw, mode, all_threads)

@@ -128,13 +128,7 @@ class Profiler:
     def stream(
         self, path: Path, findings: list[Finding], origin: Origin = UNKNOWN
     ) -> Iterator[tuple[str, pa.Table]]:
-        """The tool's output as pieces of tables, in memory that need not hold all of it.
-
-        Args:
-            findings: receives what was found on the way.
-
-        Yields:
-            (a table's name, a piece of it).
+        """The tool's output as pieces of tables, each with its table's name; ``findings`` are added to.
 
         Raises:
             UserError: unreadable, truncated or foreign; the message names file and place.

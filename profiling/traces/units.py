@@ -1,7 +1,4 @@
-"""List the files to convert, where the tables of each go, and which tables are newer than their files.
-
-A trace becomes tables like those of a rank that scaleprof started; other files become single tables.
-"""
+"""List the files to convert, where the tables of each go, and which tables are newer than their files."""
 
 import hashlib
 import os
@@ -145,9 +142,6 @@ def changed(units: Iterable[Unit], jobs: Iterable[tuple[Path, TracedJob]]) -> li
 
     Those of a job are all new if one file below the folder of its traces is newer than the job's record, or a
     file came there: it may be of the same job.
-
-    Args:
-        jobs: those that are there, with their folders.
     """
     done: set[str] = set()
     times = {str(unit.path.resolve()): unit.changed_ns for unit in units}

@@ -148,10 +148,7 @@ def when_imported(name: str, act: Callable[[], None]) -> None:
 
 
 class _Waiting(importlib.abc.MetaPathFinder):
-    """Finds one module as all others would, and acts when it has been executed.
-
-    Libraries look for PyTorch to see whether it is there, so to be found is not to be imported.
-    """
+    """Finds one module as all others would, and acts when it has been executed: to be found is not enough."""
 
     def __init__(self, name: str, act: Callable[[], None]) -> None:
         self._name, self._act = name, act

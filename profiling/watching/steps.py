@@ -165,8 +165,7 @@ class Cycle:
     new phase, with other optimizers: it begins with the first update after the last of that one.
 
     Attributes:
-        ends: the places among all updates of those that end a step.
-        updates: how many updates there were.
+        ends: the places among all ``updates`` of those that end a step.
 
     Args:
         per_step: updates of the optimizer that ends the steps which make one step, counted in each phase.
