@@ -1,14 +1,7 @@
-"""Results of runs started by hand (not by a sweep): trainings, watched programs and single-node studies.
+"""Results of runs that no sweep has started: trainings by hand, and watched programs.
 
 A run of ``python -m train`` gets its own directory, ``results/by-hand/<run id>``, with the first free
 repetition number. Its rank 0 writes the manifest, as ``jobs.sweep`` does for the runs of a sweep.
-
-    results/studies/<study>-<cpu|gpu>-<time>/manifest.json        StudyManifest; written last
-                                             durations.parquet    every timed repetition
-                                             quantities.parquet   every other quantity, or why it is missing
-                                             log.txt              output of the processes it started
-
-Nothing here needs torch: ``train.studies`` measures, ``analysis.studies`` evaluates.
 """
 
 import itertools
@@ -16,24 +9,22 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from jobs import ROOT, machine, store
+from jobs import ROOT, store
 from jobs.failures import Ended, Kind, make_manifest
-from jobs.launchers.base import Process
-from jobs.processes import Limits, run_processes
 from jobs.run import LONGEST_PROGRAM, Run, make_run
 from jobs.run_fields import OUTSIDE_FIELDS, format_id, parse_id, wrong_values
-from jobs.store import Manifest, RankReport, StudyManifest
+from jobs.store import Manifest, RankReport
 from jobs.sweep_file import PER_STEP
-from profiling import schemas, tables
+from profiling import tables
 from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_WRONG_USE, UserError
 from profiling.findings import Finding
 from profiling.identity import Identity, rank_on_node
@@ -287,85 +278,3 @@ def write_program_manifest(
     report = store.read_record(tables.rank_directory(directory, me.rank) / store.RANK_REPORT, RankReport)
     run, unknown = run_of(report, me, program, profile, per_step)
     return write_manifest(run, directory, started, ended, [sys.executable, *sys.orig_argv[1:]], unknown)
-
-
-# --- a single-node study --------------------------------------------------------------------------------
-
-
-class Recorder:
-    """What a study has measured so far.
-
-    Args:
-        study: its name, e.g. ``layers``.
-        settings: its flags, for the manifest.
-        directory: of its result (:func:`new_study`); made when something is written.
-    """
-
-    def __init__(self, study: str, settings: Mapping[str, Any], directory: Path) -> None:
-        self.study, self.settings, self.directory = study, settings, directory
-        self.findings: list[Finding] = []
-        self._started = datetime.now(UTC)
-        self.rows: dict[str, list[tuple]] = {"durations": [], "quantities": []}
-
-    def quantity(self, case: str, device: str, quantity: str, value: float | None, note: str = "") -> None:
-        """A figure of a case; of one that could not be had, None and why."""
-        figure = None if value is None else float(value)
-        self.rows["quantities"].append((case, device, quantity, figure, note))
-
-    def case(
-        self, case: str, device: str, durations_ns: Mapping[str, Iterable[int]], **figures: float | None
-    ) -> None:
-        """The durations of a case's stages, in ns in the order of repetitions, and figures by their names."""
-        for stage, durations in durations_ns.items():
-            self.rows["durations"] += [(case, device, stage, n, int(ns)) for n, ns in enumerate(durations)]
-        for name, value in figures.items():
-            self.quantity(case, device, name, value)
-
-    def find(self, code: str, **data: Any) -> None:
-        """Add a finding, once."""
-        if (finding := Finding(code, data=data)) not in self.findings:
-            self.findings.append(finding)
-
-    def write(self, warmup: int, repetitions: int) -> None:
-        """Write the tables and, last, the manifest."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        for name, rows in self.rows.items():
-            columns = dict(zip(schemas.SCHEMAS[name].names, zip(*rows, strict=True), strict=False))
-            tables.write(tables.as_table(name, columns), self.directory, name)
-        manifest = StudyManifest(
-            study=self.study,
-            settings=dict(self.settings),
-            devices=list(dict.fromkeys(row[1] for rows in self.rows.values() for row in rows)),
-            warmup=warmup,
-            repetitions=repetitions,
-            command=[sys.executable, *sys.orig_argv[1:]],
-            findings=self.findings,
-            **machine.facts({}, self._started, ROOT),
-        )
-        store.write_record(self.directory / store.MANIFEST, manifest)
-
-
-def run_fresh(commands: Sequence[list[str]], directory: Path, time_s: float) -> tuple[Ended, str]:
-    """Run processes with nothing but their arguments: how they ended, and what they printed.
-
-    Args:
-        commands: what follows ``python``; what they print goes into the study's log, too.
-        time_s: after which they are ended.
-    """
-    # Threads that wait do so by sleeping: the stages of one network take turns. And glibc gives freed blocks
-    # of a MiB and more back to the kernel, so that what counts against a limit is what is in use.
-    environment = {"GOMP_SPINCOUNT": "10000", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
-    processes = [Process([sys.executable, *command], environment) for command in commands]
-    log = directory / store.LOG
-    before = log.stat().st_size if log.exists() else 0
-    ended = run_processes(processes, log, Limits(time_s), ROOT)
-    return ended, log.read_bytes()[before:].decode("utf-8", "replace")
-
-
-def new_study(study: str, device: str, out: Path | None) -> Path:
-    """The directory of a new result: ``out``, else one below results/studies named by the time."""
-    now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3]
-    directory = out or Path("results") / "studies" / f"{study}-{device}-{now}"
-    if (directory / store.MANIFEST).exists():
-        raise UserError(f"{directory} already contains a result; choose another with --out")
-    return directory

@@ -18,10 +18,10 @@ from pathlib import Path
 from jobs import ROOT, store
 from jobs.checks import check_modules, refuse
 from jobs.failures import explain, log_tail
-from jobs.flags import add_format_flags, make_parser, to_flags
+from jobs.flags import add_format_flags, make_parser, print_answer, to_flags
 from jobs.launchers import LAUNCHERS
 from jobs.machine import this_machine
-from jobs.processes import Limits, become, run_processes, stopped_in_order
+from jobs.processes import Limits, run_processes, stopped_in_order
 from jobs.run import Run, make_run
 from jobs.run_fields import parse_value
 from jobs.site import add_site_flag, find_site
@@ -69,9 +69,7 @@ def main() -> int:
     if ended.exit_code or not record.exists():
         failure = explain(ended.exit_code, ended.reason, log_tail(log, run.ranks), ended.kind)
         raise Unsuccessful(f"the ranks failed: {failure.text} (log: {log})")
-    written = ["--output", str(arguments.output)] if arguments.output else []
-    words = [str(arguments.out), "--format", arguments.format, *written]
-    become([sys.executable, "-m", "analysis.check", *words])
+    print_answer("analysis.check", arguments.out, arguments)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from pydantic import BaseModel
 from rich.console import Console
@@ -33,7 +33,7 @@ from jobs.failures import (
     make_manifest,
 )
 from jobs.flags import to_flags
-from jobs.launchers.base import Launcher, Process
+from jobs.launchers.base import Launcher
 from jobs.processes import Limits, TimeIsUp, run_processes, stopped_in_order, unheard
 from jobs.progress import Failed, Result, say, speed_of
 from jobs.run import Run
@@ -88,11 +88,6 @@ class Execution:
         flags = [f"--folder={Path.cwd()}", f"--device={run.device}", f"--network={run.network}"]
         return [python, "-m", "train.torchrun", *flags, "--", *words]
 
-    def processes(self, sweep_run: SweepRun) -> list[Process]:
-        """What starts the ranks of a run."""
-        run, directory = sweep_run.configuration, self.running(sweep_run)
-        return self.launcher.processes(run, self.command(run, directory), directory)
-
     def state(self, sweep_run: SweepRun) -> store.State:
         """What has become of a run."""
         state = store.state_of(self.running(sweep_run))
@@ -108,18 +103,13 @@ class Execution:
         return state
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """The runs of a sweep that can start here, those of them that are not done, and those that cannot."""
 
     possible: list[SweepRun]
     todo: list[SweepRun]
     impossible: list[Excluded]
     refused: int  # impossible ones, where these are failures
-    place: str
-
-    def print_impossible(self, console: Console) -> None:
-        progress.print_excluded(console, self.impossible, self.place if self.refused else "")
 
 
 def plan(execution: Execution, sweep_runs: Sequence[SweepRun], checked: bool = True) -> Plan:
@@ -135,18 +125,17 @@ def plan(execution: Execution, sweep_runs: Sequence[SweepRun], checked: bool = T
         raise Mistakes([f"no run can start {execution.launcher.place}: {first}", *others])
     todo = [sweep_run for sweep_run in possible if execution.state(sweep_run) != "done"]
     refused = 0 if execution.sweep.unavailable == "skip" else len(impossible)
-    return Plan(possible, todo, impossible, refused, execution.launcher.place)
+    return Plan(possible, todo, impossible, refused)
 
 
 def run_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Sequence[Excluded]) -> Result:
     """Run what is not done yet of ``sweep_runs`` and say what happened; TimeIsUp leaves the rest in order."""
     console = Console(stderr=True)
-    planned = plan(execution, sweep_runs)
-    possible, todo = planned.possible, planned.todo
-    seed = record_sweep(execution, sweep_runs, [*excluded, *planned.impossible])
+    possible, todo, impossible, refused = plan(execution, sweep_runs)
+    seed = record_sweep(execution, sweep_runs, [*excluded, *impossible])
     progress.print_excluded(console, excluded)
-    planned.print_impossible(console)
-    result, me = Result(planned.refused), this_owner(os.environ)
+    progress.print_excluded(console, impossible, execution.launcher.place if refused else "")
+    result, me = Result(refused), this_owner(os.environ)
     if todo:
         try:
             calibrate(execution, todo, console, me)
@@ -168,13 +157,18 @@ def run_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Se
 def print_plan(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Sequence[Excluded]) -> int:
     """Print the runs that are not done, with their exact commands; returns how many cannot start."""
     console = Console(stderr=True)
-    planned = plan(execution, sweep_runs)
-    todo = len(planned.todo)
-    say(console, f"{execution.directory}: to do: {todo}, done: {len(planned.possible) - todo}", "bold")
+    possible, todo, impossible, refused = plan(execution, sweep_runs)
+    done = len(possible) - len(todo)
+    say(console, f"{execution.directory}: to do: {len(todo)}, done: {done}", "bold")
     progress.print_excluded(console, excluded)
-    planned.print_impossible(console)
-    progress.print_commands([(each, execution.processes(each)) for each in planned.todo])
-    return planned.refused
+    progress.print_excluded(console, impossible, execution.launcher.place if refused else "")
+    commands = []
+    for sweep_run in todo:
+        run, directory = sweep_run.configuration, execution.running(sweep_run)
+        command = execution.command(run, directory)
+        commands.append((sweep_run, execution.launcher.processes(run, command, directory)))
+    progress.print_commands(commands)
+    return refused
 
 
 # --- the queue ------------------------------------------------------------------------------------------
@@ -245,7 +239,7 @@ class Queue:
             if self._execution.state(sweep_run) == "done":  # by another sweep, meanwhile
                 store.remove(directory)
                 self._result.done += 1
-                self._bar.advance()
+                self._bar.ended()
                 return False
             if (damaged := self._execution.done(sweep_run)).exists():
                 kept = store.set_aside(damaged)
@@ -311,7 +305,7 @@ class Queue:
             if speed := speed_of(result, sweep_run.configuration):
                 self._bar.say(f"  {speed}")
             self._result.done += 1
-            self._bar.advance()
+            self._bar.ended()
             return False
         kind = cast(Kind, manifest.failure)
         limit = self._execution.sweep.retries
@@ -325,7 +319,7 @@ class Queue:
             return True
         self._result.failures.append(Failed(sweep_run, manifest.reason, result / store.LOG))
         self._bar.say(f"failed: {sweep_run.id}: {manifest.reason}", "red")
-        self._bar.advance()
+        self._bar.ended()
         return False
 
 

@@ -1,8 +1,11 @@
 """Command-line flags: those of a run are the fields of Run; wrong use ends in one line."""
 
 import argparse
+import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import get_args
+from pathlib import Path
+from typing import NoReturn, get_args
 
 from pydantic import ValidationError
 
@@ -30,6 +33,15 @@ def add_format_flags(parser: argparse.ArgumentParser, names: Sequence[str] = OUT
     parser.add_argument(
         *names, type=file_to_write, metavar="FILE", help="write the answer to FILE instead of standard output"
     )
+
+
+def print_answer(module: str, directory: Path, arguments: argparse.Namespace, *words: str) -> NoReturn:
+    """Become the command that prints what has been measured, as :func:`add_format_flags` has it."""
+    written = ["--output", str(arguments.output)] if arguments.output else []
+    sys.stdout.flush()
+    sys.stderr.flush()
+    command = [sys.executable, "-m", module, str(directory), "--format", arguments.format, *written, *words]
+    os.execv(sys.executable, command)
 
 
 # Our own training loop is no program of a user's.

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.execute import Execution, run_sweep
-from jobs.flags import add_format_flags, make_parser
+from jobs.flags import add_format_flags, make_parser, print_answer
 from jobs.launchers.base import Local
 from jobs.machine import Machine, this_machine
-from jobs.processes import become, stopped_in_order
+from jobs.processes import stopped_in_order
 from jobs.progress import describe
 from jobs.run import Run, make_run
 from jobs.run_fields import OUTSIDE_FIELDS, parse_value
@@ -79,9 +79,8 @@ def main() -> int:
     directory = arguments.out / f"{sweep.name}-hotspots-{arguments.top}"
     with stopped_in_order():
         measure(sweep_run, directory, arguments.top, this_machine())
-    written = ["--output", str(arguments.output)] if arguments.output else []
-    words = ["--run", f"{sweep_run.id}_ret_0", "--top", str(arguments.top), "--format", arguments.format]
-    become([sys.executable, "-m", "analysis.hotspots", str(directory), *words, *written])
+    chosen = (f"--run={sweep_run.id}_ret_0", f"--top={arguments.top}")
+    print_answer("analysis.hotspots", directory, arguments, *chosen)
 
 
 def _say(line: str) -> None:

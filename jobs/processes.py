@@ -14,7 +14,6 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from jobs.failures import Ended, death_of
 from jobs.launchers.base import Process
@@ -112,13 +111,6 @@ def _end(children: Sequence[subprocess.Popen], grace_s: float) -> None:
             _wait(children, grace_s)
     for child in children:
         child.wait()
-
-
-def become(argv: Sequence[str]) -> NoReturn:
-    """Go on as another program, in this process: its exit code and output are this one's."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(argv[0], list(argv))
 
 
 def _start(process: Process, output: int, cwd: Path) -> subprocess.Popen:

@@ -4,14 +4,14 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from jobs.launchers.base import Process
@@ -90,67 +90,44 @@ def say(console: Console, text: str, style: str = "") -> None:
     console.print(Text(text, style=style), soft_wrap=True)
 
 
-class Bar:
-    """A progress bar over runs that names the running one and its step; without a terminal, a line a run.
+class Bar(Progress):
+    """A bar over runs that names the one under way and its step; without a terminal, a line a run.
 
     It redraws only when told to (no thread of its own): processes are forked while it is shown.
     """
 
     def __init__(self, console: Console, total: int, done: int) -> None:
-        self._bar = Progress(
-            TextColumn("{task.description}", style="bold", markup=False),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            auto_refresh=False,
-        )
-        self._task: TaskID = self._bar.add_task("", total=total, completed=done)
+        text = TextColumn("{task.description}", style="bold", markup=False)
+        columns = (text, BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
+        super().__init__(*columns, console=console, auto_refresh=False, disable=not console.is_terminal)
+        self._runs = self.add_task("", total=total, completed=done)
         self._total, self._done, self._done_before = total, done, done
         self._since, self._last = time.monotonic(), 0.0
 
-    def __enter__(self) -> "Bar":
-        if self._bar.console.is_terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
     def show(self, sweep_run: SweepRun, log: Path | None = None) -> None:
         """Name the run that is under way, and the batch that ``log`` says it is at."""
-        if not self._bar.console.is_terminal:
-            if log is None:
-                what = describe(sweep_run.configuration, sweep_run.outside)
-                self.say(f"[{self._done + 1}/{self._total}] {what}{self._left()} ({sweep_run.id})")
-            return
-        if log and time.monotonic() - self._last < _REDRAW_S:
+        if log and (self.disable or time.monotonic() - self._last < _REDRAW_S):
             return
         self._last = time.monotonic()
+        what, left = describe(sweep_run.configuration, sweep_run.outside), ""
+        if ended := self._done - self._done_before:  # the others may take as long
+            each = (self._last - self._since) / ended
+            left = f"; {in_words(each * (self._total - self._done))} left"
+        if self.disable:
+            self.say(f"[{self._done + 1}/{self._total}] {what}{left} ({sweep_run.id})")
+            return
         batch = last_batch(log) if log else ""
-        what = f"{describe(sweep_run.configuration, sweep_run.outside)} #{sweep_run.repetition}"
-        description = what + (f"  step {batch}" if batch else "") + self._left()
-        self._bar.update(self._task, description=description)
-        self._bar.refresh()
+        step = f"  step {batch}" if batch else ""
+        self.update(self._runs, description=f"{what} #{sweep_run.repetition}{step}{left}", refresh=True)
 
-    def _left(self) -> str:
-        """How long the rest will take if its runs take as long as those done here; "" before the first."""
-        done = self._done - self._done_before
-        if not done:
-            return ""
-        each = (time.monotonic() - self._since) / done
-        return f"; {in_words(each * (self._total - self._done))} left"
-
-    def advance(self) -> None:
+    def ended(self) -> None:
         """A run has ended."""
         self._done += 1
-        if self._bar.console.is_terminal:
-            self._bar.advance(self._task)
-            self._bar.refresh()
+        self.update(self._runs, completed=self._done, refresh=True)
 
     def say(self, text: str, style: str = "") -> None:
         """Print a line above the bar."""
-        say(self._bar.console, text, style)
+        say(self.console, text, style)
 
 
 def last_batch(log: Path, tail_bytes: int = 4096) -> str:
@@ -185,22 +162,19 @@ def print_commands(commands: Sequence[tuple[SweepRun, Sequence[Process]]]) -> No
         runs = f"{1 + len(repeated)} run{'s' * bool(repeated)}, {sweep_run.id}"
         what = describe(sweep_run.configuration, sweep_run.outside)
         print(f"\n# {number} of {len(repetitions)}: {what} ({runs})")
-        print(_pasteable(first))
-        for process in others:
-            if process.argv == first.argv:
-                different = sorted(process.environment.items() - first.environment.items())
-                print(f"# and with {' '.join(f'{name}={value}' for name, value in different)}")
-            else:
-                print(_pasteable(process))
+        print(pasteable(first.argv, first.environment))
+        for process in others:  # they differ in their environment alone
+            different = sorted(process.environment.items() - first.environment.items())
+            print(f"# and with {' '.join(f'{name}={value}' for name, value in different)}")
         if repeated:
             folders = ", ".join(f"run_{other.repetition}_..." for other, _ in repeated)
             print(f"# repetitions, in --out: {folders}")
 
 
-def _pasteable(process: Process) -> str:
-    """A process as a shell takes it, its environment in a line of its own."""
-    environment = [f"{name}={value}" for name, value in process.environment.items()]
-    return (shlex.join(["env", *environment]) + " \\\n  " if environment else "") + shlex.join(process.argv)
+def pasteable(argv: Sequence[str], environment: Mapping[str, str]) -> str:
+    """A command as a shell takes it, its environment in a line of its own."""
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    return (shlex.join(["env", *variables]) + " \\\n  " if variables else "") + shlex.join(argv)
 
 
 def print_end(console: Console, directory: Path, done: int, possible: int, result: Result) -> None:

@@ -30,13 +30,12 @@ from jobs.execute import plan, print_plan, record_sweep
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import OnNodes
 from jobs.launchers.slurm import Slurm
+from jobs.progress import pasteable, print_excluded
 from jobs.site import CHOOSE, Site, find_site, sbatch_words
 from profiling.errors import EXIT_DONE, UserError, run_command
 
 _DRY_RUN = "--dry-run"
 SWEEP_SCRIPT = ROOT / "slurm/sweep.sh"
-# Variables that the user has chosen a way to submit by, which a second submission needs as well.
-_AS_BEFORE = (CHOOSE, "LAUNCHER", "PYTHON", "AT_ONCE", "CHECK")
 
 _TIME, _REPORT_S = "12:00:00", 30 * 60  # as slurm/sweep.sh and slurm/report.sh have it
 
@@ -83,9 +82,8 @@ class Job:
 
     def show(self, what: str) -> str:
         """Print what would be submitted, as one can paste it into a shell; the job's id is invented."""
-        pairs = [f"{name}={value}" for name, value in self.variables.items()]
         script = f" <<'END'\n{self.script}END" if self.script else ""
-        print(f"# {what}\n{shlex.join([*(['env', *pairs] if pairs else []), *self.argv])}{script}")
+        print(f"# {what}\n{pasteable(self.argv, self.variables)}{script}")
         return f"JOB_{what.replace('=', '_')}"
 
 
@@ -123,9 +121,9 @@ def main() -> int:
         make = partial(sbatch_job, options, words, request.directory, variables)
     execution = request.execution(launcher.planned(), arguments)
     planned = plan(execution, request.sweep_runs, checked)
-    planned.print_impossible(Console(stderr=True))
-    if planned.refused:
-        refused = planned.refused
+    place = launcher.place if planned.refused else ""
+    print_excluded(Console(stderr=True), planned.impossible, place)
+    if refused := planned.refused:
         raise UserError(f"runs that cannot start: {refused} (to leave them out: -- --unavailable skip)")
     counts = sorted({sweep_run.configuration.nodes for sweep_run in planned.todo})
     if not counts:
@@ -141,7 +139,6 @@ def main() -> int:
         return EXIT_DONE
     # Of a job that dies at its start nothing else would say which runs it was to start.
     record_sweep(execution, request.sweep_runs, [*request.excluded, *planned.impossible])
-    variables[sweep.AS_SUBMITTED] = as_submitted(words, os.environ, bool(system))  # its jobs are resumed so
     submit(counts, make, Job.start, request.directory, cancel)
     return EXIT_DONE
 
@@ -157,15 +154,6 @@ def read_words(words: Sequence[str]) -> Words:
         if (name := word.partition("=")[0]) in sweep.parser().flags:
             raise UserError(f"{name} is an option of jobs.sweep: write it after -- (see slurm/submit.sh)")
     return Words(config, of_sbatch, of_sweep, _DRY_RUN in words)
-
-
-def as_submitted(words: Words, environment: Mapping[str, str], elsewhere: bool = False) -> str:
-    """What a user types to submit the sweep again, as one can paste it into a shell."""
-    chosen = [f"{name}={shlex.quote(environment[name])}" for name in _AS_BEFORE if environment.get(name)]
-    rest = ["--", *words.of_sweep] if words.of_sweep else []
-    begin = ["python", "-m", "jobs.submit"] if elsewhere else ["slurm/submit.sh"]
-    command = shlex.join([*begin, words.config, *words.of_sbatch, *rest])
-    return " ".join([*chosen, command])
 
 
 def partition_of(options: Sequence[str]) -> str | None:

@@ -16,7 +16,6 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -35,7 +34,6 @@ from jobs.sweep_file import Excluded, Order, Sweep, SweepRun, choose, read_sweep
 from profiling.arguments import Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, Interrupted, run_command
 
-AS_SUBMITTED = "SCALEPROF_SUBMIT"  # how the batch job around this was submitted
 EXIT_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: the same command will go on
 
 
@@ -68,7 +66,9 @@ def main() -> int:
         print("time limit of the job reached", file=sys.stderr)
         return EXIT_AGAIN
     except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; to resume: {this_command(sys.argv[1:])}") from None
+        command = shlex.join(["python", "-m", "jobs.sweep", *sys.argv[1:]])
+        again = f"submit job {me.job} again" if me.job else command
+        raise Interrupted(f"interrupted; to resume: {again}") from None
     for line in [] if outcome.again else summary_of(request.directory):
         print(line, file=sys.stderr)
     return EXIT_AGAIN if outcome.again else EXIT_FAILED if outcome.failed else EXIT_DONE
@@ -117,11 +117,6 @@ def announce(request: Request, site: Site) -> None:
         print(request.note, file=sys.stderr)
     if site.file is not None or "SLURM_JOB_ID" in os.environ or cluster_name(os.environ):
         print(f"site file: {site.where if site.file else NO_SITE}", file=sys.stderr)
-
-
-def this_command(words: Sequence[str]) -> str:
-    """The command that was given, as one can paste it into a shell; a batch job says its own."""
-    return os.environ.get(AS_SUBMITTED) or shlex.join(["python", "-m", "jobs.sweep", *words])
 
 
 def parser() -> Parser:

@@ -46,30 +46,11 @@ if [[ -n ${SCALEPROF_AGAIN:-} ]]; then # in a script that jobs.submit has writte
     (sleep $left && kill -USR1 $$) >/dev/null 2>&1 &
     trap "pkill -P $! sleep || true" EXIT
 fi
-chosen=() # the variables that a user submits by
-for name in SCALEPROF_SITE LAUNCHER PYTHON; do
-    [[ -z ${!name:-} ]] || chosen+=("$name=${!name}")
-done
 source slurm/common.sh
 config=${1:-configs/resnet50.yaml}
 shift || true
 site=$("$PYTHON" -m jobs.sweep "$config" "$@" --print shell) || exit
 eval "$site"
-as_submitted() { # what a user types to submit this job again; Slurm tells it of some options only when asked
-    local time='' constraint='' reservation='' option
-    IFS='|' read -r time constraint reservation \
-        < <(squeue --noheader --jobs="$SLURM_JOB_ID" --format='%l|%f|%v') || true
-    local options=("--nodes=$SLURM_JOB_NUM_NODES")
-    for option in time="$time" partition="${SLURM_JOB_PARTITION:-}" account="${SLURM_JOB_ACCOUNT:-}" \
-        qos="${SLURM_JOB_QOS:-}" constraint="$constraint" reservation="$reservation"; do
-        case ${option#*=} in '' | '(null)' | N/A) ;; *) options+=("--$option") ;; esac
-    done
-    option=$(printf '%q ' "${chosen[@]}" sbatch "${options[@]}" slurm/sweep.sh "$@")
-    echo "${option% }"
-}
-# Should the job be cancelled; slurm/submit.sh has said it of its jobs.
-[[ -n ${SCALEPROF_SUBMIT:-} ]] || SCALEPROF_SUBMIT=$(as_submitted "$config" "$@")
-export SCALEPROF_SUBMIT
 # In the background: a shell receives the batch system's signals only while it waits.
 "$PYTHON" -m jobs.sweep "$config" --launcher "${LAUNCHER:-slurm}" --unavailable skip --order largest "$@" &
 sweep=$!
@@ -96,7 +77,7 @@ if ((code == 75)); then # the same command resumes it
         echo "slurm/sweep.sh: back into the queue"
         exit 0
     fi
-    echo "slurm/sweep.sh: the job cannot be requeued (${why//$'\n'/; }); to resume: $SCALEPROF_SUBMIT"
+    echo "slurm/sweep.sh: the job cannot be requeued (${why//$'\n'/; }); submit it again to resume"
     code=1
 fi
 if ((code < 2)) && [[ ${REPORT:-yes} != no ]]; then

@@ -10,9 +10,9 @@ from analysis.measures import studies
 from analysis.measures.studies import load
 from analysis.report import build as pages
 from analysis.report.render import render
-from jobs.by_hand import Recorder, new_study
 from profiling.errors import UserError
 from tests.analysis.commands import run
+from train.studies.common import Recorder
 
 MIB = 1 << 20
 LAYER = "Linear(4, 2)@8,4"
@@ -95,7 +95,7 @@ def test_orders_are_compared_turn_by_turn(tmp_path, factors, difference, ratio):
 def test_damage_names_the_file_and_a_result_is_not_written_over(tmp_path):
     directory = layers(tmp_path / "one")
     with pytest.raises(UserError, match="already contains a result"):
-        new_study("layers", "cpu", directory)
+        Recorder("layers", {}, directory)
     manifest = directory / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"study": "layers"', '"study": "layer"'))
     with pytest.raises(UserError, match="did you mean 'layers'"):
@@ -120,7 +120,7 @@ def test_a_layer_above_its_roof_is_a_finding(tmp_path, flops_per_s, bytes_per_s,
 
 def gemm(directory, merged_ms=2.0, repetitions=10, peak=None):
     """Products of 4 gates in 16 steps: 3 ms separate, 2 ms merged."""
-    recorder = Recorder("gemm", {}, new_study("gemm", "cpu", directory))
+    recorder = Recorder("gemm", {}, directory)
     for way, ms, products in (("separate", 3.0, 64), ("merged", merged_ms, 16)):
         recorder.case(f"512 {way}", "cpu", {"forward": np.full(repetitions, round(ms * 1e6))})
         figures = {"hidden": 512, "batch": 64, "gates": 4, "steps": 16, "products": products, "flops": 4e9}

@@ -19,7 +19,6 @@ SBATCH = """case "$*" in
     --test-only*) echo "sbatch: Job 7 to start at 2026-01-01T00:00:00" >&2; exit 0;;
 esac
 echo "$REPORT $SCALEPROF_SITE: $*" >>{log}
-echo "$SCALEPROF_SUBMIT" >{log}.resume
 case "$*" in
     *--bad*) printf 'sbatch: error: %s\\n' 'Too much memory' 'Batch job: not available' >&2; exit 1;;
     *--note*) echo "sbatch: your budget is low" >&2;;
@@ -142,18 +141,6 @@ def test_a_job_that_sbatch_refuses_ends_it_and_what_is_queued_is_named(submit, l
     answer = submit("nodes: [1, 2]", "--limit")
     assert "nodes=2" in answer.err and answer.err.endswith("scancel 1)\n")
     assert "your budget" in submit("nodes: 1", "--note").err
-
-
-def test_a_job_knows_how_its_sweep_was_submitted(submit, log, tmp_path, monkeypatch):
-    def resume() -> str:
-        return log.with_suffix(".resume").read_text().strip()
-
-    config, out = tmp_path / "s.yaml", tmp_path / "out"
-    submit("nodes: [1, 2]", "--time=5", "--", "--only", "nodes=1,2")
-    assert resume() == f"slurm/submit.sh {config} --time=5 -- --only nodes=1,2 --out {out}"
-    monkeypatch.setenv("SCALEPROF_SITE", "virtual")
-    submit("nodes: 1")
-    assert resume() == f"SCALEPROF_SITE=virtual slurm/submit.sh {config} -- --out {out}"
 
 
 def test_an_account_that_slurm_refuses_is_one_line_before_a_job_is_queued(submit, log, monkeypatch):

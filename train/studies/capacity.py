@@ -21,8 +21,10 @@ from typing import TypeVar
 
 import torch
 
-from jobs import by_hand
+from jobs import ROOT, store
 from jobs.failures import Ended
+from jobs.launchers.base import Process
+from jobs.processes import Limits, run_processes
 from profiling.arguments import whole
 from profiling.errors import UserError, run_command
 from train.device import device_name, says_out_of_memory
@@ -33,6 +35,9 @@ BATCH, IMAGE_SIZE = 16, 112
 BATCH_ON_CPU, IMAGE_SIZE_ON_CPU, LIMIT_ON_CPU = 4, 56, "1GiB"
 TRY_S = 1800.0  # that a try may take
 MOST_LAYERS = 1 << 16
+# Threads that wait do so by sleeping: the stages of one network take turns. And glibc gives freed blocks of a
+# MiB and more back to the kernel, so that what counts against a limit is what is in use.
+ENVIRONMENT = {"GOMP_SPINCOUNT": "10000", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
 Network = tuple[int, int]  # convolutions, linear layers
 _Tried = TypeVar("_Tried")
@@ -73,7 +78,7 @@ def main() -> None:
         above = [capacity.grow()]
     for network in above if count > 1 else ():
         capacity.split(network)
-    capacity.study.finish()
+    study.finish()
 
 
 def size(text: str) -> int:
@@ -154,7 +159,7 @@ class Capacity:
         Raises:
             UserError: a process failed for another reason than memory, or the limit is too small for any.
         """
-        flags, stages, directory = self.flags, stages_of(network, place), self.study.recorder.directory
+        flags, stages, directory = self.flags, stages_of(network, place), self.study.directory
         # In a folder of its own: --out may hold other files.
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="try-", dir=directory.absolute()) as name:
@@ -169,7 +174,11 @@ class Capacity:
                 )  # fmt: skip
                 (folder / f"{rank}.json").write_text(task.model_dump_json())
                 commands.append(["-m", "train.studies.attempt", str(folder / f"{rank}.json")])
-            ended, printed = by_hand.run_fresh(commands, directory, TRY_S)
+            log = directory / store.LOG
+            before = log.stat().st_size if log.exists() else 0
+            processes = [Process([sys.executable, *command], ENVIRONMENT) for command in commands]
+            ended = run_processes(processes, log, Limits(TRY_S), ROOT)
+            printed = log.read_bytes()[before:].decode("utf-8", "replace")
             paths = [folder / f"{rank}.answer" for rank in range(len(stages))]
             answers = [
                 Attempt.model_validate_json(path.read_bytes()) if path.exists() else None for path in paths
@@ -186,14 +195,13 @@ class Capacity:
     def _record(
         self, network: Network, place: int | None, sides: list[Attempt], chosen: bool | None = None
     ) -> None:
-        recorder = self.study.recorder
         for rank, (side, (first, last)) in enumerate(zip(sides, stages_of(network, place), strict=True)):
             case, device = "{}+{}".format(*network), self.names[rank]
             if place is not None:
                 case, device = f"{case} split after {place}", f"{device}, device {rank}"
-                recorder.quantity(case, device, "chosen", chosen)
-            recorder.quantity(case, device, "fits", side.fits, side.reason)
-            recorder.case(
+                self.study.quantity(case, device, "chosen", chosen)
+            self.study.quantity(case, device, "fits", side.fits, side.reason)
+            self.study.case(
                 case, device, side.durations_ns, convolutions=max(0, min(last, network[0]) - first),
                 linears=max(0, last - max(first, network[0])), limit_bytes=side.limit or None,
                 base_bytes=side.base or None, peak_bytes=side.peak or None,

@@ -1,21 +1,30 @@
-"""Common parts of single-node studies: flags, timing, memory, and writing the result (:class:`Study`)."""
+"""The frame of single-node studies (:class:`Study`): flags, devices, timing, memory, and the result.
+
+results/studies/<study>-<cpu|gpu>-<time>/manifest.json        StudyManifest; written last
+                                         durations.parquet    every timed repetition
+                                         quantities.parquet   every other quantity, or why it is missing
+                                         log.txt              output of the processes it started
+"""
 
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from jobs.by_hand import Recorder, new_study
-from jobs.flags import add_format_flags, make_parser
-from jobs.processes import become
+from jobs import ROOT, machine, store
+from jobs.flags import add_format_flags, make_parser, print_answer
+from jobs.store import StudyManifest
+from profiling import schemas, tables
 from profiling.arguments import count, whole
 from profiling.errors import UserError
+from profiling.findings import Finding
 from profiling.step_clock import Clock, open_clock
 from train.device import is_out_of_memory
 
@@ -52,9 +61,6 @@ def devices(requested: str, both: bool = False) -> list[torch.device]:
     return [torch.device("cpu"), *gpus] if not gpus or (both and requested == "auto") else gpus
 
 
-# --- beginning and end --------------------------------------------------------------------------------
-
-
 def prepare(arguments: Any) -> None:
     """Set threads and seed."""
     if arguments.threads:
@@ -62,14 +68,81 @@ def prepare(arguments: Any) -> None:
     torch.manual_seed(arguments.seed)
 
 
-class Study:
-    """A study: its flags, its devices (:func:`devices`), and the recorder of what it measures."""
+# --- the result ---------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """What a study has measured so far; ``settings``: its flags, ``directory``: of its result."""
+
+    def __init__(self, study: str, settings: Mapping[str, Any], directory: Path) -> None:
+        if (directory / store.MANIFEST).exists():
+            raise UserError(f"{directory} already contains a result; choose another with --out")
+        self.study, self.settings, self.directory = study, settings, directory
+        self.findings: list[Finding] = []
+        self._started = datetime.now(UTC)
+        self._rows: dict[str, list[tuple]] = {"durations": [], "quantities": []}
+
+    def quantity(self, case: str, device: str, quantity: str, value: float | None, note: str = "") -> None:
+        """A figure of a case; of one that could not be had, None and why."""
+        figure = None if value is None else float(value)
+        self._rows["quantities"].append((case, device, quantity, figure, note))
+
+    def case(
+        self, case: str, device: str, durations_ns: Mapping[str, Iterable[int]], **figures: float | None
+    ) -> None:
+        """The durations of a case's stages, in ns in the order of repetitions, and figures by their names."""
+        for stage, durations in durations_ns.items():
+            self._rows["durations"] += [(case, device, stage, n, int(ns)) for n, ns in enumerate(durations)]
+        for name, value in figures.items():
+            self.quantity(case, device, name, value)
+
+    def find(self, code: str, **data: Any) -> None:
+        """Add a finding, once."""
+        if (finding := Finding(code, data=data)) not in self.findings:
+            self.findings.append(finding)
+
+    @contextmanager
+    def within_memory(self, case: str) -> Iterator[None]:
+        """Make a lack of memory a finding, and leave no half a result."""
+        before = {name: len(rows) for name, rows in self._rows.items()}
+        try:
+            yield
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            for name, rows in self._rows.items():
+                del rows[before[name] :]
+            self.find("case_out_of_memory", case=case)
+
+    def write(self, warmup: int, repetitions: int) -> None:
+        """Write the tables and, last, the manifest."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for name, rows in self._rows.items():
+            columns = dict(zip(schemas.SCHEMAS[name].names, zip(*rows, strict=True), strict=False))
+            tables.write(tables.as_table(name, columns), self.directory, name)
+        manifest = StudyManifest(
+            study=self.study,
+            settings=dict(self.settings),
+            devices=list(dict.fromkeys(row[1] for rows in self._rows.values() for row in rows)),
+            warmup=warmup,
+            repetitions=repetitions,
+            command=[sys.executable, *sys.orig_argv[1:]],
+            findings=self.findings,
+            **machine.facts({}, self._started, ROOT),
+        )
+        store.write_record(self.directory / store.MANIFEST, manifest)
+
+
+class Study(Recorder):
+    """A study with its flags and devices (:func:`devices`)."""
 
     def __init__(self, name: str, arguments: argparse.Namespace, both: bool = False) -> None:
         prepare(arguments)
         self.arguments, self.devices = arguments, devices(arguments.device, both)
-        directory = new_study(name, "gpu" if self.devices[-1].type == "cuda" else "cpu", arguments.out)
-        self.recorder = Recorder(name, vars(arguments), directory)
+        kind = "gpu" if self.devices[-1].type == "cuda" else "cpu"
+        now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3]
+        default = Path("results", "studies", f"{name}-{kind}-{now}")
+        super().__init__(name, vars(arguments), arguments.out or default)
 
     def batch(self, device: torch.device, on_gpu: int, on_cpu: int) -> int:
         """The batch size that the flags say, else the study's own on such a device."""
@@ -82,26 +155,11 @@ class Study:
         flags = self.arguments
         return time_cases(cases, stages, flags.warmup, flags.repetitions, open_clock(device.type))
 
-    @contextmanager
-    def within_memory(self, case: str) -> Iterator[None]:
-        """Make a lack of memory a finding, and leave no half a result."""
-        before = {name: len(rows) for name, rows in self.recorder.rows.items()}
-        try:
-            yield
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            for name, rows in self.recorder.rows.items():
-                del rows[before[name] :]
-            self.recorder.find("case_out_of_memory", case=case)
-
     def finish(self) -> None:
         """Write the result and become the command that prints it; does not return."""
-        flags, directory = self.arguments, self.recorder.directory
-        self.recorder.write(flags.warmup, flags.repetitions)
-        print(directory, file=sys.stderr, flush=True)
-        words = ["--format", flags.format, *(["--output", str(flags.output)] if flags.output else [])]
-        become([sys.executable, "-m", "analysis.studies", str(directory), *words])
+        self.write(self.arguments.warmup, self.arguments.repetitions)
+        print(self.directory, file=sys.stderr, flush=True)
+        print_answer("analysis.studies", self.directory, self.arguments)
 
 
 # --- timing -------------------------------------------------------------------------------------------

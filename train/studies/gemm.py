@@ -38,7 +38,7 @@ def main() -> None:
     study = common.Study("gemm", arguments, both=True)
     for device in study.devices:
         name = device_name(device)
-        study.recorder.quantity("peaks", name, "flops_per_s", gemm_rate(device, "fp32", PEAK_S))
+        study.quantity("peaks", name, "flops_per_s", gemm_rate(device, "fp32", PEAK_S))
         batch = study.batch(device, BATCH, BATCH_ON_CPU)
         for hidden in dict.fromkeys(arguments.hidden or HIDDEN):
             inputs, steps = 3 * rows if rows else hidden, arguments.steps or rows or STEPS
@@ -50,7 +50,7 @@ def main() -> None:
                     f"{hidden} {SEPARATE}": [products.separate], f"{hidden} {MERGED}": [products.merged],
                 }  # fmt: skip
                 for case, timed in study.time(device, cases, ["forward"]).items():
-                    study.recorder.case(
+                    study.case(
                         case, name, timed, products=steps * (1 if case.endswith(MERGED) else gates),
                         inputs=inputs, hidden=hidden, batch=batch, gates=gates, steps=steps,
                         flops=2.0 * batch * inputs * hidden * gates * steps,

@@ -22,7 +22,6 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from jobs.by_hand import Recorder
 from profiling.cost.operators import Cost, Inputs, Tensor, operator_cost
 from profiling.errors import UserError, did_you_mean, run_command
 from profiling.schemas import PASSES
@@ -167,20 +166,20 @@ def measure(study: common.Study, specs: list[LayerSpec], device: torch.device) -
     """Measure the device's peaks and each layer."""
     # Figures of fp32 stand beside the peak of fp32.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    recorder, name = study.recorder, device_name(device)
+    name = device_name(device)
     torch.ones(1, device=device)  # makes a GPU's context, whose power is that of the idle device, too
     meter, note = energy.open_meter(device)
     idle_w: list[float] = []
     if meter is None:
-        recorder.quantity("peaks", name, "idle_w", None, note)
-        recorder.find("not_recorded", what=f"power and energy: {note}")
+        study.quantity("peaks", name, "idle_w", None, note)
+        study.find("not_recorded", what=f"power and energy: {note}")
     else:
         # First of all: a device that has just worked draws more than an idle one.
         for used in energy.several(meter, lambda: time.sleep(0.02), METERED_S):
-            recorder.quantity("peaks", name, "idle_w", used.watts, f"{note}: {used.note}")
+            study.quantity("peaks", name, "idle_w", used.watts, f"{note}: {used.note}")
             idle_w += [] if used.watts is None else [used.watts]
-    recorder.quantity("peaks", name, "flops_per_s", gemm_rate(device, "fp32", PEAK_S), "fp32, measured")
-    recorder.quantity("peaks", name, "bytes_per_s", copy_rate(device, PEAK_S), "a copy, measured")
+    study.quantity("peaks", name, "flops_per_s", gemm_rate(device, "fp32", PEAK_S), "fp32, measured")
+    study.quantity("peaks", name, "bytes_per_s", copy_rate(device, PEAK_S), "a copy, measured")
     for spec in specs:
         case = str(spec)
         with study.within_memory(f"{case} on {name}"):
@@ -191,30 +190,30 @@ def measure(study: common.Study, specs: list[LayerSpec], device: torch.device) -
             peak, retained = common.peak_and_retained(device, passes.forward, passes.backward)
             theory = Passes(spec, torch.device("meta"))
             forward, backward, unknown = count(theory.forward, theory.backward)
-            recorder.case(
+            study.case(
                 case, name, timed, peak_memory_bytes=peak, retained_memory_bytes=retained,
                 forward_flops=forward.flops, forward_bytes=forward.bytes, backward_flops=backward.flops,
                 backward_bytes=backward.bytes,
             )  # fmt: skip
             if unknown:
-                recorder.find("flops_missing", what=sorted(unknown), n=len(unknown), case=case)
+                study.find("flops_missing", what=sorted(unknown), n=len(unknown), case=case)
             if meter and idle_w:
-                measure_power(recorder, case, name, passes, meter, idle_w)
+                measure_power(study, case, name, passes, meter, idle_w)
 
 
 def measure_power(
-    recorder: Recorder, case: str, name: str, passes: Passes, meter: energy.Meter, idle_w: Sequence[float]
+    study: common.Study, case: str, name: str, passes: Passes, meter: energy.Meter, idle_w: Sequence[float]
 ) -> None:
     """Mean power while both passes are repeated, and the energy above idle of one repetition."""
     metered = energy.several(meter, passes.both, METERED_S)
     if metered[0].watts is None:
-        recorder.find("not_recorded", what=f"power and energy: {metered[0].note}")
+        study.find("not_recorded", what=f"power and energy: {metered[0].note}")
     # Each beside one of the idle device, so that the spread includes the noise of both.
     for used, idle in zip(metered, cycle(idle_w), strict=False):
-        recorder.quantity(case, name, "power_w", used.watts, used.note)
+        study.quantity(case, name, "power_w", used.watts, used.note)
         if used.watts is not None:
             above = (used.watts - idle) * used.seconds / used.calls
-            recorder.quantity(case, name, "energy_above_idle_j", above, "both passes, once")
+            study.quantity(case, name, "energy_above_idle_j", above, "both passes, once")
 
 
 # --- counted FLOPs and bytes --------------------------------------------------------------------------

@@ -124,7 +124,7 @@ def measure(
         step.model.zero_grad()
         peak, _ = common.peak_and_retained(device, step.forward, step.backward)
         parameters = {tensor.untyped_storage().data_ptr() for tensor in step.model.parameters()}
-        study.recorder.case(
+        study.case(
             case, device_name(device), timed[case], batch=batch, image_size=image_size,
             pairs=len(pairs(step.model)), peak_memory_bytes=peak,
             activation_memory_bytes=common.saved_bytes(step.forward, parameters),

@@ -7,11 +7,10 @@ import sys
 import pytest
 import torch
 
-from jobs import by_hand
 from jobs.failures import Ended
 from profiling.errors import UserError
 from tests.train.studies.conftest import GIB
-from train.studies import attempt, capacity
+from train.studies import attempt, capacity, common
 
 pytestmark = pytest.mark.long
 
@@ -60,9 +59,9 @@ def test_a_side_that_does_not_fit_moves_the_split():
 def test_two_small_networks_tell_how_many_layers_fill_a_device(tmp_path, monkeypatch, largest):
     """Each try is a process, and of 80 GB one that trains for seconds: doubling and halving took 18."""
     flags = argparse.Namespace(convolutions=8, linears=8)
-    study = capacity.Capacity(
-        argparse.Namespace(arguments=flags, recorder=by_hand.Recorder("capacity", {}, tmp_path)), ["gpu"]
-    )
+    recorder = common.Recorder("capacity", {}, tmp_path)
+    recorder.arguments = flags
+    study = capacity.Capacity(recorder, ["gpu"])
     asked, limit = [], 700 + (1551 if largest > 20 else largest) * 52
 
     def attempt(network, place=None):
