@@ -18,8 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu import DONE, ROOT, SO_FAR
-from jobs.launchers.base import Process
-from jobs.processes import Limits, run_processes
+from jobs.processes import Limits, Process, run_processes
 from profiling.errors import UserError
 from profiling.whole_file import whole_file
 

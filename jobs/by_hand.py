@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from jobs import ROOT, store
+from jobs import store
 from jobs.failures import Ended, Kind, make_manifest
 from jobs.run import LONGEST_PROGRAM, Run, make_run
 from jobs.run_fields import OUTSIDE_FIELDS, format_id, parse_id, wrong_values
@@ -163,7 +163,7 @@ def write_manifest(
         repetition = 0
     command = list(command) or [sys.executable, "-m", "train", *sys.argv[1:]]
     # This process's own environment is recorded anyway: no launcher of ours added to it.
-    manifest = make_manifest(run, repetition, directory, ended, command, {}, started, ROOT, unknown)
+    manifest = make_manifest(run, repetition, directory, ended, command, {}, started, unknown)
     manifest.findings.extend(differ)
     store.write_record(directory / store.MANIFEST, manifest)
     return manifest

@@ -15,7 +15,7 @@ import os
 import sys
 from pathlib import Path
 
-from jobs import ROOT, store
+from jobs import store
 from jobs.checks import check_modules, refuse
 from jobs.failures import explain, log_tail
 from jobs.flags import add_format_flags, make_parser, print_answer, to_flags
@@ -65,7 +65,7 @@ def main() -> int:
     command = [sys.executable, "-m", "train.check", f"--out={record.absolute()}", *to_flags(run)]
     with stopped_in_order():
         processes = launcher.processes(run, command, arguments.out)
-        ended = run_processes(processes, log, Limits(LIMIT_S), ROOT)
+        ended = run_processes(processes, log, Limits(LIMIT_S))
     if ended.exit_code or not record.exists():
         failure = explain(ended.exit_code, ended.reason, log_tail(log, run.ranks), ended.kind)
         raise Unsuccessful(f"the ranks failed: {failure.text} (log: {log})")

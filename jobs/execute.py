@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 from pydantic import BaseModel
 from rich.console import Console
 
-from jobs import ROOT, progress, store
+from jobs import progress, store
 from jobs.failures import (
     BLAMES_NODE,
     NODE_FAILURES,
@@ -56,7 +56,6 @@ class Execution:
     directory: Path
     launcher: Launcher
     keep_raw: bool = False
-    root: Path = ROOT
 
     def running(self, sweep_run: SweepRun) -> Path:
         """Where a run writes while it is under way."""
@@ -269,12 +268,12 @@ class Queue:
                 beat()
                 self._bar.show(sweep_run, log)
 
-            ended = run_processes(processes, log, limits, execution.root, on_tick)
+            ended = run_processes(processes, log, limits, on_tick=on_tick)
         if ended.kind in ("hang", "time limit"):
             ended = replace(ended, reason=ended.reason + gather_stacks(directory, run.ranks))
         manifest = make_manifest(
             run, sweep_run.repetition, directory, ended, command, processes[0].environment, started,
-            execution.root, unknown_fields(run),
+            unknown_fields(run),
         )  # fmt: skip
         if failed := self._attempts.runs.get(sweep_run.id):
             kinds = {"n": sum(failed.values()), "kinds": list(failed)}
@@ -415,7 +414,7 @@ def _measure(execution: Execution, run: Run, peaks: bool, scratch: Path) -> Fail
     command += ["--network", run.network, *([] if peaks else ["--allreduce"])]
     processes = execution.launcher.processes(run, command, scratch)
     log = scratch / store.LOG
-    ended = run_processes(processes, log, Limits(CALIBRATION_S), execution.root, Beat(scratch))
+    ended = run_processes(processes, log, Limits(CALIBRATION_S), on_tick=Beat(scratch))
     if ended.exit_code or not store.read_calibration(measured):
         return explain(ended.exit_code, ended.reason, log_tail(log, run.ranks), ended.kind)
     return None

@@ -259,7 +259,7 @@ def _death(match: re.Match[str]) -> Death:
 
 def make_manifest(
     run: Run, repetition: int, directory: Path, ended: Ended, command: list[str],
-    environment: Mapping[str, str], started: datetime, root: Path, unknown: Sequence[str] = (),
+    environment: Mapping[str, str], started: datetime, unknown: Sequence[str] = (),
 ) -> Manifest:  # fmt: skip
     """The facts of a run that has ended; a run that is not right gets an exit code other than 0."""
     reports, wrong = read_reports(directory, run)
@@ -274,7 +274,7 @@ def make_manifest(
         failure=failure.kind if failure else "",
         failed_nodes=list(failure.nodes) if failure else [],
         command=command,
-        **{**machine.facts(environment, started, root), "versions": versions},
+        **{**machine.facts(environment, started), "versions": versions},
         peak_memory_bytes=max((report.peak_memory_bytes for report in reports), default=0),
         ranks=reports,
         findings=list(dict.fromkeys([*findings, *ranks])),

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from jobs import ROOT
 from jobs.loaders import LOADERS
 from profiling.errors import UserError
 from profiling.presence import is_importable
@@ -151,10 +152,10 @@ def forwarded(name: str) -> bool:
     return bool(_FORWARDED.fullmatch(name) or (_ALLOWED.fullmatch(name) and not own))
 
 
-def facts(environment: Mapping[str, str], started: datetime, root: Path) -> dict[str, Any]:
+def facts(environment: Mapping[str, str], started: datetime) -> dict[str, Any]:
     """The fields of :class:`jobs.store.Facts`, but for the command, of a measurement that ends now."""
     here, now = this_machine(), datetime.now(UTC)
-    revision, dirty = git_state(root)
+    revision, dirty = git_state(ROOT)
     variables = sorted({**os.environ, **environment}.items())
     recorded = {n: value for n, value in variables if _ALLOWED.fullmatch(n) and not _SECRET.search(n)}
     return {

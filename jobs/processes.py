@@ -10,13 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from jobs import ROOT
 from jobs.failures import Ended, death_of
-from jobs.launchers.base import Process
 
 EXIT_TIME_LIMIT = 124  # as timeout(1) has it
 EXIT_HANG = 123
@@ -33,6 +33,15 @@ _PR_SET_PDEATHSIG = 1
 STDERR = 2  # the file descriptor
 
 
+@dataclass(frozen=True)
+class Process:
+    """A process to start: its arguments, what is added to the environment, and what it is to the user."""
+
+    argv: list[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    name: str = "rank"
+
+
 class TimeIsUp(KeyboardInterrupt):
     """The batch system will soon end this job: stop in order, so that the next one goes on."""
 
@@ -47,7 +56,7 @@ class Limits:
 
 
 def run_processes(
-    processes: Sequence[Process], log: Path, limits: Limits, cwd: Path,
+    processes: Sequence[Process], log: Path, limits: Limits, cwd: Path = ROOT,
     on_tick: Callable[[], None] = lambda: None,
 ) -> Ended:  # fmt: skip
     """Start all, wait for all; when one dies, a limit has passed, or a stop is asked for, end the others."""

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from jobs.launchers.base import Process
+from jobs.processes import Process
 from jobs.run import Run
 from jobs.run_fields import ROLES, as_text, is_default
 from jobs.store import LEFT_OUT

@@ -10,18 +10,10 @@ from typing import ClassVar, Self
 from jobs.checks import Node, why_not_on
 from jobs.cluster import Allocation, read_allocation
 from jobs.machine import Machine, this_machine
+from jobs.processes import Process
 from jobs.run import Run
 from jobs.site import Site, network_environment
 from profiling.presence import Presence, of_program
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process to start: its arguments, what is added to the environment, and what it is to the user."""
-
-    argv: list[str]
-    environment: Mapping[str, str] = field(default_factory=dict)
-    name: str = "rank"
 
 
 class Launcher(ABC):

@@ -9,8 +9,9 @@ import pytest
 
 from jobs import store
 from jobs.execute import Execution, run_sweep
-from jobs.launchers.base import Local, Process
+from jobs.launchers.base import Local
 from jobs.machine import Machine
+from jobs.processes import Process
 from jobs.store import Manifest
 from jobs.sweep_file import Sweep, expand
 from profiling import tables

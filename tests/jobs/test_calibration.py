@@ -9,7 +9,8 @@ from rich.console import Console
 
 from jobs import store
 from jobs.execute import Execution, calibrate, to_measure
-from jobs.launchers.base import Local, Process
+from jobs.launchers.base import Local
+from jobs.processes import Process
 from jobs.run import make_run
 from jobs.store import Allreduce, Calibration, claim, this_owner
 from jobs.sweep_file import Sweep, SweepRun

@@ -9,7 +9,6 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs import ROOT
 from jobs.failures import RETRIES, Ended, explain, log_tail, make_manifest
 from jobs.run import make_run
 from jobs.store import LOG, RANK_REPORT, Manifest, RankReport, write_record
@@ -67,7 +66,7 @@ def manifest(directory: Path, ended: Ended = ABORTED, program_exit_code: int = 0
         )  # fmt: skip
         write_record(folder / RANK_REPORT, report)
     run = make_run({"program": "train.py", "gpus_per_node": 2, "batches": 3, "device": "cpu", **fields})
-    return make_manifest(run, 0, directory, ended, [], {}, datetime.now(UTC), ROOT)
+    return make_manifest(run, 0, directory, ended, [], {}, datetime.now(UTC))
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ import psutil
 import pytest
 
 from jobs.failures import gather_stacks
-from jobs.launchers.base import Process
-from jobs.processes import EXIT_TIME_LIMIT, Limits, run_processes
+from jobs.processes import EXIT_TIME_LIMIT, Limits, Process, run_processes
 from tests.builders import put_programs
 
 pytestmark = pytest.mark.long
@@ -77,7 +76,7 @@ def test_a_time_limit_ends_the_ranks_and_what_they_started(tmp_path, marker, soo
 IMPORTS = """
 import sys
 from pathlib import Path
-from jobs.launchers.base import Process
+from jobs.processes import Process
 from jobs.processes import Limits, run_processes
 """
 DRIVER = f"""{IMPORTS}

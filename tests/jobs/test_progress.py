@@ -8,7 +8,7 @@ import time
 import pytest
 from rich.console import Console
 
-from jobs.launchers.base import Process
+from jobs.processes import Process
 from jobs.progress import Bar, describe, print_commands, speed_of
 from jobs.run import Run
 from jobs.sweep_file import SweepRun
@@ -22,7 +22,7 @@ def test_a_line_a_run_says_how_long_the_rest_takes_once_one_is_done(monkeypatch)
         for seconds in (300, 7000, 0):
             bar.show(run)
             now[0] += seconds
-            bar.advance()
+            bar.ended()
     left = [re.findall(r"about (.*) left", line) for line in shown.file.getvalue().splitlines()]
     assert left[:3] == [[], ["15 min"], ["2.0 h"]]  # of one run that took 300 s three more; then of two
 

@@ -10,7 +10,7 @@ import pytest
 from jobs import execute, failures, progress, store
 from jobs.checks import Node, why_not_on
 from jobs.execute import Execution, SweepRecord, record_sweep, run_sweep
-from jobs.launchers.base import Process
+from jobs.processes import Process
 from jobs.run import make_run
 from jobs.run_fields import repetition_of
 from jobs.site import Container, Site

@@ -21,10 +21,9 @@ from typing import TypeVar
 
 import torch
 
-from jobs import ROOT, store
+from jobs import store
 from jobs.failures import Ended
-from jobs.launchers.base import Process
-from jobs.processes import Limits, run_processes
+from jobs.processes import Limits, Process, run_processes
 from profiling.arguments import whole
 from profiling.errors import UserError, run_command
 from train.device import device_name, says_out_of_memory
@@ -177,7 +176,7 @@ class Capacity:
             log = directory / store.LOG
             before = log.stat().st_size if log.exists() else 0
             processes = [Process([sys.executable, *command], ENVIRONMENT) for command in commands]
-            ended = run_processes(processes, log, Limits(TRY_S), ROOT)
+            ended = run_processes(processes, log, Limits(TRY_S))
             printed = log.read_bytes()[before:].decode("utf-8", "replace")
             paths = [folder / f"{rank}.answer" for rank in range(len(stages))]
             answers = [

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from jobs import ROOT, machine, store
+from jobs import machine, store
 from jobs.flags import add_format_flags, make_parser, print_answer
 from jobs.store import StudyManifest
 from profiling import schemas, tables
@@ -128,7 +128,7 @@ class Recorder:
             repetitions=repetitions,
             command=[sys.executable, *sys.orig_argv[1:]],
             findings=self.findings,
-            **machine.facts({}, self._started, ROOT),
+            **machine.facts({}, self._started),
         )
         store.write_record(self.directory / store.MANIFEST, manifest)
 
