@@ -6,7 +6,7 @@ batches at the head, the time of kernels and of communication and how much of it
 
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -232,6 +232,21 @@ def _kernels(rank: int, batch: int, start: int, run: Run, truth: Truth) -> list[
         at = truth.kernel_ms * MS - truth.hidden_ms * MS
         rows.append(row("ncclAllReduce", "communication", "bprop", at, talk_ms * MS, 0.0, 1e8))
     return rows
+
+
+def change(directory: Path, name: str, /, **columns: Any) -> None:
+    """Write a rank's table anew; a column is a value for all rows, or made of the column that there was."""
+    table = tables.read(directory, name).to_pydict()
+    rows = len(next(iter(table.values())))
+    made = {of: new(table[of]) if callable(new) else [new] * rows for of, new in columns.items()}
+    tables.write(tables.as_table(name, table | made), directory, name)
+
+
+def change_rows(directory: Path, name: str, changed: Callable[[list[dict]], list[dict]]) -> None:
+    """Write a rank's table anew with what is made of its rows."""
+    rows = changed(tables.read(directory, name).to_pylist())
+    columns = {column: [row[column] for row in rows] for column in (rows[0] if rows else ())}
+    tables.write(tables.as_table(name, columns), directory, name)
 
 
 # --- the reference's kinds of files -----------------------------------------------------------------------

@@ -1,10 +1,9 @@
 """analysis.activities: nvprof's summary from any tool's tables, and what communication and copies take."""
 
-import pandas as pd
 import pytest
 
 from analysis.display.metrics import records
-from analysis.measures.activities import of_kernels, of_summary, printed_shares, shares_of
+from analysis.measures.activities import of_kernels, of_summary, printed_shares
 from analysis.report.communication import page
 from profiling.readers.printed import DURATION, ON_DEVICE
 from profiling.tables import as_table
@@ -122,26 +121,6 @@ def test_the_summary_of_any_tools_file(form, tmp_path):
     assert row["type"] == "GPU activities" and row["time_pct"] == 100 and row["class"] == "pointwise"
     assert row["name"] == (SHORT if tool == "pyprof" else DEMANGLED) and row["calls"] == 3
     assert [row[name] for name in ("time_s", "mean_us", "min_us", "max_us")] == pytest.approx([6e-6, 2, 1, 3])
-
-
-def test_shares_of_runs_over_gpus_and_batch_size_sum_times_before_they_divide():
-    gemm, reduce = ("sgemm", "gemm", 60, 0), ("ncclKernel_Reduce(float*)", "communication", 30, 0)
-    copy, long = ("Memcpy HtoD (Pinned -> Device)", "memcpy", 10, 0), ("sgemm", "gemm", 300, 0)
-    made = [
-        (4, 16, gemm, reduce, copy), (1, 16, gemm, copy), (4, 128, long, reduce, copy),
-        (4, 16, long),  # a second run of the point
-    ]  # fmt: skip
-    activities = pd.concat(
-        [of_kernels(kernels(*rows)).assign(run=run) for run, (_, _, *rows) in enumerate(made)]
-    )
-    runs = pd.DataFrame([one[:2] for one in made], columns=["world_size", "batch"], dtype=object)
-    rows = records(shares_of(activities, runs))
-    points = [(row["world_size"], row["batch"], row["runs"]) for row in rows]
-    assert points == [(1, 16, 1), (4, 16, 2), (4, 128, 1)]
-    found = [[row[f"{part}_pct"] for part in ("communication", "copies", "compute")] for row in rows]
-    assert found[0] == pytest.approx([0, 1000 / 70, 6000 / 70])
-    assert found[1] == pytest.approx([7.5, 2.5, 90])
-    assert found[2] == pytest.approx([3000 / 340, 1000 / 340, 30000 / 340])
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ from analysis.display.metrics import records
 from analysis.frames.divide import STAGES, WITHIN
 from analysis.frames.load import load
 from analysis.measures import anatomy
-from profiling import tables
 from tests.analysis.commands import one_line_error, run
-from tests.analysis.synthetic import MS, Truth, run_of, write_sweep
+from tests.analysis.synthetic import MS, Truth, change, change_rows, run_of, write_sweep
 
 
 def test_late_launches_are_told_from_other_idle_time(tmp_path):
@@ -47,11 +46,7 @@ def test_what_parts_are_made_of_adds_up_to_them_and_stages_and_ranks_to_the_whol
 
 def test_on_a_cpu_idle_is_one(tmp_path):
     write_sweep(tmp_path, [run_of(profile="torch")], Truth(device="cpu"))
-    for path in tmp_path.glob("run_*/rank_*"):
-        table = tables.read(path, "kernels").to_pydict()
-        tables.write(
-            tables.as_table("kernels", table | {"device": [-1] * len(table["device"])}), path, "kernels"
-        )
+    change(next(tmp_path.glob("run_*/rank_*")), "kernels", device=-1)
     row = run("analysis.anatomy", tmp_path, "--format", "json").json[0]
     assert row["idle_host_bound_ms"] is None and row["idle_other_ms"] is None and row["idle_ms"] > 0
 
@@ -70,18 +65,17 @@ def test_tables_from_before_launches_were_recorded_are_read_and_it_is_said(tmp_p
 
 def test_launches_that_are_lost_are_counted(tmp_path):
     write_sweep(tmp_path, [run_of(profile="torch")], Truth(queued_ms=3.0, warmup=0, noise_ms=0.0))
-    path = next(tmp_path.glob("run_*")) / "rank_0000" / "kernels.parquet"
-    table = pq.read_table(path).to_pydict()
+    rank = next(tmp_path.glob("run_*/rank_0000"))
     # The second batch's first kernel: the idle time before it is no longer the host's.
-    table["launch_ns"][5] = None
-    tables.write(tables.as_table("kernels", table), path.parent, "kernels")
+    change(rank, "kernels", launch_ns=lambda at: [*at[:5], None, *at[6:]])
     study = load(tmp_path)
     of_batch = [round(row["idle_host_bound_ms"]) for row in records(anatomy.anatomy(study, ["step"]).rows)]
     assert of_batch[0] == 0 and of_batch[1] > 30
     assert not study.notes()  # 1 of 100
-    for place in range(10, 20):
-        table["launch_ns"][place] = table["start_ns"][place] + 1
-    tables.write(tables.as_table("kernels", table), path.parent, "kernels")
+    change_rows(rank, "kernels", lambda rows: [
+        row | {"launch_ns": row["start_ns"] + 1 if 10 <= place < 20 else row["launch_ns"]}
+        for place, row in enumerate(rows)
+    ])  # fmt: skip
     records(anatomy.anatomy(study := load(tmp_path)).rows)
     assert ": 11 of 100 " in study.notes()[0]
 
@@ -123,14 +117,15 @@ def test_shares_of_several_kinds_and_of_what_reaches_in_add_up(tmp_path: Path) -
     """One kind's calls outlast the batch, another's end in it; a call of no batch reaches into one."""
     truth = Truth({4: 100.0}, noise_ms=0.0, perturbation=1.0, warmup=0, communication_ms=50.0)
     write_sweep(tmp_path, [run_of(gpus_per_node=4, profile="torch")], truth)
-    for path in next(tmp_path.glob("run_*")).glob("rank_*"):
-        rows = tables.read(path, "kernels").to_pylist()
+
+    def with_more(rows):
         talks = [row for row in rows if row["class"] == "communication"]
         more = [row | {"start_ns": row["start_ns"] + 30 * MS, "short_name": "ncclAllGather"} for row in talks]
-        early = talks[0] | {"start_ns": talks[0]["start_ns"] - 100 * MS, "duration_ns": 130 * MS}
-        early |= {"batch_index": None}
-        columns = {name: [row[name] for row in (early, *rows, *more)] for name in early}
-        tables.write(tables.as_table("kernels", columns), path, "kernels")
+        early = {"start_ns": talks[0]["start_ns"] - 100 * MS, "duration_ns": 130 * MS, "batch_index": None}
+        return [talks[0] | early, *rows, *more]
+
+    for path in tmp_path.glob("run_*/rank_*"):
+        change_rows(path, "kernels", with_more)
     found = exposed_of(tmp_path)
     assert found == pytest.approx(np.array([found[0]] * 3), abs=1e-9) and found[0, 0] == pytest.approx(40)
     assert len(run("analysis.communication", tmp_path, "--format", "json", "--all").json) == 2

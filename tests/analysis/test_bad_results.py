@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +16,7 @@ from analysis.frames.load import load
 from jobs import store
 from jobs.store import OWNER, claim, release, this_owner
 from profiling import tables
+from tests.analysis import synthetic
 from tests.analysis.commands import Ran, one_line_error, run
 from tests.analysis.frames import section_of
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
@@ -30,11 +30,8 @@ def sweep(path: Path, **fields: object) -> Path:
     return next(path.glob("run_0_config_1_2_*torch*"))
 
 
-def change(path: Path, column: str, values: Callable[[np.ndarray], list]) -> None:
-    table = pq.ParquetFile(path).read()
-    place = table.column_names.index(column)
-    made = pa.array(values(table[column].to_numpy()), table.schema.field(column).type)
-    pq.write_table(table.set_column(place, table.schema.field(column), made), path)
+def change(path: Path, column: str, values: Callable[[list], list]) -> None:
+    synthetic.change(path.parent, path.stem, **{column: values})
 
 
 def truncate(path: Path) -> None:
@@ -58,7 +55,7 @@ def a_time_missing(run: Path) -> None:
 
 
 def other_batches(run: Path) -> None:
-    change(batches(run, 1), "batch_index", lambda index: list(index + 1))
+    change(batches(run, 1), "batch_index", lambda index: [one + 1 for one in index])
 
 
 def as_text(column: str) -> Callable[[Path], None]:
@@ -105,7 +102,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a time missing": (a_time_missing, "steps without timestamps"),
     "other batches": (other_batches, "batches are not numbered 0 to 39"),
     "batches twice": (
-        lambda run: change(batches(run, 0), "batch_index", lambda index: list(index // 2)), "not numbered"
+        lambda run: change(batches(run, 0), "batch_index", lambda at: [n // 2 for n in at]), "not numbered"
     ),
     **{f"text in {name}": (as_text(name), "not a readable batches table") for name in ("end_ns", "images")},
     "batches with a bit flipped": (lambda run: flip_a_bit(batches(run, 0)), "not a readable batches table"),
@@ -210,13 +207,11 @@ def test_kernels_without_their_figures_do_not_spoil_the_sums(tmp_path: Path) -> 
 
 def change_kernels(run: Path, column: str, value: object, every: int = 1, kind: str | None = None) -> int:
     """Every n-th kernel of rank 0 (of a class) gets ``value``; how many did."""
-    path = run / "rank_0000" / "kernels.parquet"
-    table = pq.ParquetFile(path).read()
-    rows = table.to_pylist()
-    chosen = [row for row in rows if kind in (None, row["class"])][::every]
-    for row in chosen:
-        row[column] = value
-    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+    kinds = tables.read(run / "rank_0000", "kernels")["class"].to_pylist()
+    chosen = {place for place, of in enumerate(kinds) if kind in (None, of)}
+    chosen = {place for number, place in enumerate(sorted(chosen)) if number % every == 0}
+    made = {column: lambda of: [value if place in chosen else one for place, one in enumerate(of)]}
+    synthetic.change(run / "rank_0000", "kernels", **made)
     return len(chosen)
 
 

@@ -71,7 +71,7 @@ def test_a_drift_is_found_and_scatter_is_none():
     assert set(by_rank(shifted, "left_ns")[1] - ends * US) == {-US, 0, US}  # one number for all
 
 
-@pytest.mark.parametrize("offset_us", [0, 250_000, -3_600_000_000])
+@pytest.mark.parametrize("offset_us", [0, -3_600_000_000])
 def test_planted_clocks_of_eight_real_ranks_of_one_node(shared_data, offset_us):
     """One node has one clock: unshifted, the ends agree within microseconds; a shift is taken back."""
     ranks = []

@@ -74,7 +74,7 @@ def test_a_planted_change_is_found_and_makes_the_exit_code(
     assert "combined" not in {row["kind"] for row in rows.values()}  # of one configuration
 
 
-@pytest.mark.parametrize("runs", [1, 2, 3])
+@pytest.mark.parametrize("runs", [1, 3])
 def test_of_too_few_runs_there_is_no_verdict_and_no_interval(tmp_path, runs):
     write(tmp_path / "a", 100.0, repetitions=runs)
     write(tmp_path / "b", 150.0, repetitions=runs)

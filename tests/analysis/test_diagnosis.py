@@ -194,13 +194,6 @@ def test_ranks_that_may_be_late_by_chance_are_suspected():
     assert suspected.data == {"suspects": [4, 5], "wait_ns": 11e6}
 
 
-def test_late_ranks_of_another_configuration_take_nothing_off_this_one():
-    row = point(8, 160.0, loader="pytorch", **lost(37.5, exposed_wait=25.0))
-    base = BASE | {"loader": "pytorch"}
-    found = of_rows([base, row], [one | {"loader": "dali"} for one in late_8()])
-    assert causes(found) == [("exposed_wait", 25.0)] and by_code(found, "straggler_costs")
-
-
 @pytest.mark.parametrize(
     ("alpha_us", "gb_per_s", "small", "limit"),
     [
@@ -261,11 +254,10 @@ def test_an_option_that_runs_show_to_be_faster_is_named():
 
 # --- of whatever results: what holds of all that is said ---------------------------------------------------
 
-SLOW = replace(JOB, slow=(3,))
+
 # More are in test_planted_causes.py.
 WORLDS = {
-    "slow GPU": (replace(JOB, ranks=1), replace(SLOW, gpu=0.2)),
-    "loader of one rank": (replace(JOB, ranks=1), replace(SLOW, load_ms=20.0)),
+
     "loader by turns": (replace(JOB, ranks=1), replace(JOB, by_turns_ms=20.0)),
     "bursts of the loader": (replace(JOB, ranks=1), replace(JOB, bursts_ms=40.0)),
     "loader at every size": (replace(JOB, all_load_ms=90.0, ranks=2), replace(JOB, all_load_ms=90.0)),
@@ -276,8 +268,8 @@ PROFILED, TIMED = {"none": 2, "torch": 1}, {"none": 3}
 OUR_OPTIONS = ("grad:", "bucket_mb", "TFRecord", "dali", "synthetic")
 
 
-# Stages alone tell of the loader, and of the others one thing: how long the backward pass is.
-KNOWN_BY_STAGES = ("slow GPU", "loader by turns", "bursts of the loader", "loader at every size")
+# Stages alone tell of the loader.
+KNOWN_BY_STAGES = ("loader by turns", "loader at every size")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The parts of a batch add up to its wall time, whatever runs when; planted parts are found."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,17 +8,14 @@ from analysis.frames.divide import (
     BESIDE,
     EVER,
     PARTS,
-    STAGES,
     WITHIN,
     Activities,
     activities_of,
     complement,
     covered,
-    edges_of,
     queued,
     split,
     transfer_and_wait,
-    windows_of,
 )
 
 MS = 1_000_000
@@ -99,28 +95,6 @@ def test_the_first_in_order_has_the_time():
     assert [int(found[name][0]) for name in BESIDE] == [10, 50]
 
 
-def test_the_wait_for_the_loader_is_the_loaders():
-    batches = {
-        "batch_index": np.array([0]), "start_ns": np.array([0]), "load_ns": np.array([30 * MS]),
-        "forward_ns": np.array([20 * MS]),
-        "backward_ns": np.array([30 * MS]), "update_ns": np.array([10 * MS]),
-        "end_ns": np.array([100 * MS]), "attributed": np.array([True]),
-    }  # fmt: skip
-    kernels = {
-        "start_ns": np.array([10, 40, 85]) * MS, "duration_ns": np.array([5, 20, 10]) * MS,
-        "class": np.array(["gemm", "gemm", "memcpy"]), "direction": np.array(["fprop", "fprop", "none"]),
-    }  # fmt: skip
-    edges = edges_of(batches)
-    begin, end = windows = windows_of(edges)
-    found = split(windows, activities_of(kernels, (edges[:, 0], edges[:, 1])))
-    assert len(begin) == len(STAGES) and list(end - begin) == [30 * MS, 20 * MS, 30 * MS, 10 * MS, 10 * MS]
-    assert (found["exposed_loader"] == np.array([25, 0, 0, 0, 0]) * MS).all()
-    assert (found["loader_wait"] == found["exposed_loader"]).all()
-    assert (found["compute"] == np.array([5, 10, 10, 0, 0]) * MS).all()
-    assert (found["exposed_copies"] == np.array([0, 0, 0, 5, 5]) * MS).all()
-    assert "idle_other" not in found
-
-
 # --- launches -----------------------------------------------------------------------------------------
 
 
@@ -135,30 +109,6 @@ def idle_of(*rows: tuple[int, int, int], until: int = 100) -> tuple[int, int]:
     """(host-bound, other) idle time of the kernels' window [0, until)."""
     found = split(intervals((0, until)), activities_of(launched(*rows)))
     return int(found["idle_host_bound"][0]), int(found["idle_other"][0])
-
-
-@pytest.mark.parametrize(
-    ("rows", "host_bound", "other"),
-    [
-        # Launched before the one before it ended: the gap is a dependency's, or the launch's latency.
-        ([(0, 0, 40), (10, 50, 100)], 0, 10),
-        # Launched 7 after the gap began: 7 are the host's, the other 3 the latency of the launch.
-        ([(0, 0, 40), (47, 50, 100)], 7, 3),
-        # Two streams: while either waits for its turn on an idle device, the host is not late.
-        ([(0, 0, 40), (30, 60, 80), (55, 58, 100)], 0, 18),
-        # What comes before the first launch is the host's.
-        ([(15, 20, 100)], 15, 5),
-        # What follows the last kernel is not known: it is divided as the rest, and other if there is none.
-        ([(15, 20, 90)], 15 + 8, 5 + 2),
-        ([(0, 0, 90)], 0, 10),
-        # A launch that is not known, or after its kernel's start, makes no gap the host's.
-        ([(0, 0, 40), (-1, 50, 60), (65, 70, 100)], 5, 15),
-        ([(0, 0, 40), (99, 50, 100)], 0, 10),
-    ],
-)
-def test_idle_is_the_hosts_until_the_next_launch(rows, host_bound, other):
-    assert idle_of(*rows) == (host_bound, other)
-    assert idle_of(*reversed(rows)) == (host_bound, other)
 
 
 rows_of_kernels = st.lists(
@@ -201,8 +151,3 @@ def test_the_end_of_the_last_batch_is_divided_as_the_same_stage_of_the_median_ba
     found = split((edges[:-1], edges[1:]), activities_of(launched(*rows)), stages=2)
     host, other = (found[name].reshape(-1, 2).tolist() for name in ("idle_host_bound", "idle_other"))
     assert host == [[8, 20], *[[8, 20]] * 4] and other == [[2, 20], *[[2, 0]] * 4]
-
-
-def test_without_any_launch_idle_is_not_split():
-    assert queued(launched((-1, 10, 20), (30, 20, 25))) is None
-    assert activities_of(launched((-1, 10, 20))).queued is None

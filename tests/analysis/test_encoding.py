@@ -137,10 +137,3 @@ def test_error_bars_far_above_all_points_do_not_stretch_the_axis(high, top):
     })  # fmt: skip
     figure = lines(points, Encoding(), EFFICIENCY)
     assert figure["layout"]["yaxis"]["range"] == pytest.approx([0, top])
-
-
-def test_a_part_that_is_0_everywhere_is_in_no_legend():
-    stages = {"load_ms": [0.0, 0.0], "forward_ms": [0.0, 2.0], "update_ms": [None, 1.0]}
-    bars = pd.DataFrame({"label": ["a", "b"], "facts": [{}, {}], **stages})
-    figure = plots.parts(bars, plots.STAGE_COLOURS, "Stages")
-    assert [trace["name"] for trace in figure["data"]] == ["forward", "update"]

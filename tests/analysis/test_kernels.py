@@ -4,20 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from analysis.display.metrics import records
-from analysis.frames.kernel_sums import tables_of_pyprof
 from analysis.frames.load import load
 from analysis.measures import kernels, peaks
-from analysis.measures.kernels import figures
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.frames import kernels_frame
-from tests.analysis.synthetic import Truth, run_of, write_pyprof, write_run, write_sweep
-from tests.profiling import samples
+from tests.analysis.synthetic import Truth, change, change_rows, run_of, write_pyprof, write_run, write_sweep
 
 OPERATORS = {"conv_fprop": "aten::convolution", "conv_bprop": "aten::convolution", "relu": "aten::relu"}
 LAYERS = {"conv_fprop": "conv1", "conv_bprop": "conv1", "relu": "act1", "sgd": None}
@@ -29,12 +24,9 @@ def planted(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("kernels")
     write_sweep(path, [run_of(gpus_per_node=ranks, profile="torch") for ranks in (1, 2)])
     for file in path.glob("run_*/rank_*/kernels.parquet"):
-        table = tables.read(file.parent, "kernels")
-        names = table["short_name"].to_pylist()
-        for column, known in (("operator", OPERATORS), ("layer", LAYERS)):
-            values = pa.array([known.get(name) for name in names], pa.string()).dictionary_encode()
-            table = table.set_column(table.column_names.index(column), column, values)
-        tables.write(table, file.parent, "kernels")
+        names = tables.read(file.parent, "kernels")["short_name"].to_pylist()
+        of_names = {"operator": [*map(OPERATORS.get, names)], "layer": [*map(LAYERS.get, names)]}
+        change(file.parent, "kernels", **{name: lambda _, made=made: made for name, made in of_names.items()})
     return path
 
 
@@ -165,53 +157,19 @@ def test_more_calls_are_not_slower_ones(
     }  # fmt: skip
 
 
-def replaced(table: pa.Table, name: str, values: list) -> pa.Table:
-    return table.set_column(table.column_names.index(name), name, pa.array(values, pa.int64()))
-
-
 def test_a_launch_without_a_duration_does_not_hide_the_batch_and_one_without_a_place_does(tmp_path) -> None:
     """Nobody counts it, nor one of a duration below 0: the others still add up to the batch."""
     one = run_of(profile="torch", gpus_per_node=2)
     a, b = (write_run(tmp_path / name, one, Truth(noise_ms=0)) for name in "ab")
     before = totals(a, b)
-    table = tables.read(b / "rank_0001", "kernels")
-    odd = replaced(table.slice(0, 2), "duration_ns", [None, -(10**9)])
-    tables.write(pa.concat_tables([table, odd]).unify_dictionaries(), b / "rank_0001", "kernels")
+    odd = [{"duration_ns": took} for took in (None, -(10**9))]
+    change_rows(b / "rank_0001", "kernels", lambda rows: [*rows, *(rows[0] | one for one in odd)])
     assert totals(a, b) == before and "step" in before
-    nowhere = replaced(table, "start_ns", [None, *table["start_ns"].to_pylist()[1:]])
-    tables.write(nowhere, b / "rank_0001", "kernels")
+    change(b / "rank_0001", "kernels", start_ns=lambda at: [None, *at[1:]])
     assert "all kernels" in (found := totals(a, b)) and "step" not in found
 
 
 # --- tables of PyProf ---------------------------------------------------------------------------------
-
-
-LAUNCHES = (("fprop", "conv2d", "sgemm"), ("fprop", "nll_loss", "nll"), ("bprop", "nll_loss", "grad_nll"),
-            ("bprop", "conv2d", "wgrad"))  # fmt: skip
-
-
-def pyprof_tables(folder: Path) -> Path:
-    """Two tables of the same two batches; the second one's rows are out of order."""
-    row = pq.read_table(samples.pyprof(folder / "run_0_config_1_1_ib_a_ret_0_0.gzip")).to_pylist()[0]
-    rows = [
-        {**row, "Idx": number, "Direction": direction, "Op": operator, "Kernel": kernel}
-        for number, (direction, operator, kernel) in enumerate(LAUNCHES * 2)
-    ]
-    for name, written in (("a", rows), ("b", rows[::-1])):
-        table = pa.Table.from_pylist(written)
-        pq.write_table(table, folder / f"run_0_config_1_1_ib_{name}_ret_0_0.gzip")
-    return folder
-
-
-def test_launches_that_are_out_of_order_are_put_into_it(tmp_path: Path) -> None:
-    study = load(pyprof_tables(tmp_path))
-    (one, _), (two, _) = tables_of_pyprof(study, study.sources).values()
-    assert one == two and (one.forward, one.backward, one.starts) == (2, 2, (0, 4))
-    first, second = (records(figures(study, [source]).drop(columns="run")) for source in study.sources)
-    assert first == second
-    assert {row["kernel"]: row["calls_per_step"] for row in first} == dict.fromkeys(
-        ("sgemm", "nll", "grad_nll", "wgrad"), 1
-    )
 
 
 def test_the_published_method_prints_its_tables(tmp_path: Path) -> None:

@@ -3,12 +3,8 @@
 from dataclasses import replace
 
 import numpy as np
-import pyarrow.compute as pc
 import pytest
 
-from analysis.frames.anatomy import arrays_of, calls_of
-from analysis.frames.divide import activities_of
-from analysis.frames.steps import Series
 from analysis.measures import lateness as of
 from analysis.measures.lateness import (
     CHANCE,
@@ -22,8 +18,6 @@ from analysis.measures.lateness import (
     stretches,
 )
 from analysis.measures.stragglers import cause_of_rank
-from profiling.tools import read
-from tests.analysis.frames import matched_of
 from tests.analysis.late_ranks import BATCHES
 from tests.analysis.synthetic import MS
 
@@ -142,44 +136,3 @@ def test_over_others_is_less_the_median_of_the_others(ranks):
     values = np.random.default_rng(ranks).integers(0, 9, (ranks, 40)).astype(float)  # with ties
     expected = [values[rank] - np.median(np.delete(values, rank, axis=0), axis=0) for rank in range(ranks)]
     assert (of.over_others(values) == np.array(expected)).all()
-
-
-def repeated(tables, times: int):
-    """The collectives of real ranks, their one step ``times`` times over."""
-    ranks = []
-    for number, table in enumerate(tables):
-        one = arrays_of(table)
-        kernels = {name: np.tile(values, times) for name, values in one.items()}
-        step = np.repeat(np.arange(times), len(one["start_ns"]))
-        kernels["batch_index"], kernels["start_ns"] = step, kernels["start_ns"] + step * 10**8
-        begin = one["start_ns"].min() + np.arange(times) * 10**8
-        windows = (begin, begin + 10**8)
-        one = calls_of(number, kernels, np.arange(times), windows, activities_of(kernels))
-        ranks.append(one)
-    return ranks
-
-
-def test_eight_real_ranks(shared_data):
-    """The step's first all-to-all waits for ranks 2, 6 and 7, and 0 before them; one step repeats nothing."""
-    traces = sorted((shared_data / "kineto/dlrm_8ranks").glob("*.gz"))
-    kernels = [read(path).tables["kernels"] for path in traces]
-    kernels = [table.filter(pc.is_valid(table["batch_index"])) for table in kernels]
-    for times in (1, 20):
-        ranks = repeated(kernels, times)
-        shape = (8, times)
-        stages = {name: np.full(shape, 2e6) for name in ("load", "forward", "backward", "update")}
-        series = Series(np.full(shape, 8e6), np.full(times, 8), stages, np.full(times, True), 0)
-        found = of.of_collectives(matched_of(ranks), series)
-        assert found.residual_ns.max() < 5_000
-        *others, own = (one["end_ns"].iloc[0] - one["start_ns"].iloc[0] for one in ranks)
-        waited = sorted(others)[3]
-        assert ranks[7]["collective"].iloc[0] == "alltoall" and waited > 4_600_000
-        assert found.late_ns[7, -1] == pytest.approx(waited - own)
-        assert (found.late_ns[[2, 6], -1] > 4_000_000).all() and found.late_ns[1, -1] < -5_000_000
-        late = np.flatnonzero(found.late_ns.mean(axis=1) >= of.LATE_SHARE * found.step_ns)
-        assert late.tolist() == [0, 2, 6, 7]
-        # Half of eight ranks, in a handful of stretches: of equal ranks some would be late as often.
-        few = [TOO_FEW] * 8
-        assert verdicts(found) == (
-            few if times == 1 else [CHANCE if rank in late else NO for rank in range(8)]
-        )

@@ -10,7 +10,7 @@ import pytest
 from analysis.display.metrics import records
 from analysis.frames.divide import PARTS
 from analysis.frames.load import load
-from analysis.measures import anatomy, utilization
+from analysis.measures import anatomy
 from analysis.measures.loss import other_steps, without_meaningless_parts
 from analysis.measures.scaled import tables, unexplained
 from analysis.report.base import Context, by_configuration, finest_parts
@@ -113,35 +113,6 @@ def test_of_few_batches_no_part_may_take_less_than_nothing_or_more_than_a_batch(
             assert low == pytest.approx(high, abs=1e-6) == pytest.approx(row[f"loss_{name}_pct"]), name
 
 
-@pytest.mark.parametrize("first", [0, 1])
-def test_the_warmup_of_runs_recorded_from_their_start_is_in_no_mean(tmp_path: Path, first: int) -> None:
-    """Three first steps take four times as long; unprofiled runs leave them out, and so do profiled ones."""
-    planted = [run_of(gpus_per_node=size) for size in (1, 4)]
-    planted += [run_of(gpus_per_node=size, profile="torch", attribute_from=first) for size in (1, 4)]
-    write_sweep(tmp_path, planted, Truth(**TRUTH | {"warmup": 3}))
-    row = by_size(tmp_path)[4]
-    assert row["loss_idle_pct"] == pytest.approx(100 * (140 - 100 - 25 - 7 + 2) / 140)
-    assert row["loss_unattributed_pct"] == pytest.approx(0, abs=1e-6)
-    study = load(tmp_path)
-    for parts_of in records(anatomy.anatomy(study).rows):
-        ranks = parts_of["gpus_per_node"]
-        assert parts_of["wall_ms"] == pytest.approx(BATCH_MS[ranks])
-        assert (parts_of["warmup_dropped"], parts_of["attributed_steps"]) == (3 - first, 37 * ranks)
-    for used in records(utilization.utilization(study).rows):
-        busy = 60 + EXPOSED_MS[used["gpus_per_node"]]
-        assert used["gpu_utilization_pct"] == pytest.approx(100 * busy / BATCH_MS[used["gpus_per_node"]])
-        assert used["attributed_steps"] == 37
-
-
-def test_a_group_sums_times_first(tmp_path: Path) -> None:
-    write_sweep(tmp_path, runs(), Truth(**TRUTH))
-    (row,) = scaled_rows(load(tmp_path), group_by=["model"])
-    whole = BATCH_MS[2] + BATCH_MS[4]  # the base point has nothing to lose
-    assert row["loss_pct"] == pytest.approx(100 * (12 + 40) / whole)
-    assert row["loss_exposed_communication_pct"] == pytest.approx(100 * (10 + 25) / whole)
-    assert added_up(row) == pytest.approx(row["loss_pct"], rel=1e-9)
-
-
 @pytest.mark.parametrize(
     ("profiled", "said"),
     [
@@ -156,15 +127,6 @@ def test_without_a_profiled_run_the_table_says_so(tmp_path: Path, profiled, said
     assert row["loss_pct"] == pytest.approx(100 * 40 / 140)
     assert row["loss_compute_pct"] is None and row["loss_unattributed_pct"] is None
     assert row["loss_note"].endswith(f" of the {said}")
-
-
-def test_idle_time_that_one_point_cannot_split_is_whole(tmp_path: Path) -> None:
-    truth = Truth(**TRUTH)
-    for one in runs():
-        truth.device = "cpu" if one.world_size == 1 else "NVIDIA A100-SXM4-40GB"
-        write_sweep(tmp_path, [one], truth, calibration=False)
-    row = by_size(tmp_path)[2]
-    assert row["loss_idle_pct"] is not None and row["loss_idle_host_bound_pct"] is None
 
 
 def without_collectives(directory: Path, *repetitions: int) -> None:

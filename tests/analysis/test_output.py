@@ -89,15 +89,6 @@ def test_as_a_user_calls_it_parquet_through_a_pipe(results: Path) -> None:
     assert pq.ParquetFile(io.BytesIO(done.stdout)).read().to_pylist() == here.json
 
 
-def test_seeds_that_differ_fit_into_one_column_of_parquet(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [run_of(seed=0), run_of(seed=1, gpus_per_node=2)], repetitions={"none": 1})
-    write_run(tmp_path, run_of(seed=5, gpus_per_node=2), Truth(), repetition=1)
-    out = tmp_path / "answer.parquet"
-    arguments = ("--group-by", "seed", "--format", "parquet", "--output", out)
-    assert run("analysis.scaled", tmp_path, *arguments).code == 0
-    assert pq.ParquetFile(out).read()["seed"].to_pylist() == ["0", "1+5"]
-
-
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     for nodes in range(1, 60):
         write_pyprof(tmp_path, forward=2, attributed=1, nodes=nodes)

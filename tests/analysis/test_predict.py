@@ -114,13 +114,6 @@ def test_a_step_is_never_below_zero_and_a_rate_without_an_upper_limit_has_none()
     assert [one.data for one in findings] == [{"ranks": [16], "lacks": TOO_WIDE}]
 
 
-def test_repeated_points_of_a_table_are_averaged(tmp_path):
-    table = tmp_path / "t.csv"
-    table.write_text("gpus,images_per_s,gpu\n1,90,a\n1,110,a\n2,200,a\n1,5,b\n")
-    one, other = read_table(table)
-    assert one.ranks == (1, 2) and one.images_per_s == (100.0, 200.0) and other.ranks == (1,)
-
-
 HOROVOD = "n_gpus,img_per_s\n1,872\n8,6679\n"
 
 

@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 
 from analysis.display.metrics import records
-from analysis.prediction.allreduce import Layout
 from analysis.prediction.configurations import LINKS, of_points
 from analysis.prediction.predict import CURVE, judged, predictions
 from analysis.prediction.simulation import SIMULATION
@@ -66,17 +65,6 @@ def test_one_size_leaves_the_forms_open_and_the_range_spans_them():
     row = made[SIMULATION, 8, ""]
     assert {"ring", "halving", "binomial"} <= set(row["exchanges_tried"].split(" or "))
     assert holds(row, cluster) and row["step_ms_high"] > 1.3 * row["step_ms_low"]
-
-
-def test_links_that_ranks_share_are_seen_or_refused():
-    def shared(size: float, layout: Layout) -> float:
-        return links("ring", (20.0,), (4.0 * min(1.0, 2 / layout.ranks),))(size, layout)
-
-    cluster = Cluster(shared, **QUIET)
-    made, _, _ = predicted(cluster, (1, 2, 4, 8), [16, 64])
-    row = made[SIMULATION, 16, ""]
-    assert row["exchange"] == "shared from 2" and holds(row, cluster)
-    assert (SIMULATION, 64, "") not in made or holds(made[SIMULATION, 64, ""], cluster)
 
 
 def test_a_network_that_follows_no_form_widens_the_range_by_how_far_it_is_off():

@@ -18,7 +18,7 @@ from profiling import tables
 from profiling.attribution.messages import ONE_OF_SEVERAL
 from tests.analysis.commands import run
 from tests.analysis.frames import matched_of
-from tests.analysis.synthetic import MS, START_NS, Truth, run_of, write_run
+from tests.analysis.synthetic import MS, START_NS, Truth, change, run_of, write_run
 
 
 @dataclass
@@ -117,9 +117,7 @@ def test_a_group_of_which_a_rank_is_missing_costs_the_others_nothing(tmp_path):
         tmp_path, (TENSOR[0], halved, Group("0", dict.fromkeys(range(4), (8.0,)), (8.5,), kind="barrier"))
     )
     for path in tmp_path.glob("*/rank_0002/kernels.parquet"):
-        table = tables.read(path.parent, "kernels").to_pydict()
-        table["group_size"] = [2 if size == 1 else size for size in table["group_size"]]
-        tables.write(tables.as_table("kernels", table), path.parent, "kernels")
+        change(path.parent, "kernels", group_size=lambda sizes: [max(size, 2) for size in sizes])
     of = {
         (row["collective"], row["group_ranks"]): row
         for row in records(communication.communication(study).rows)

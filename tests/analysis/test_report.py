@@ -23,7 +23,7 @@ from jobs import store
 from jobs.run_fields import as_text
 from profiling import tables
 from tests.analysis.commands import run
-from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep
+from tests.analysis.synthetic import Truth, change, run_of, write_run, write_sweep
 
 EVIL = "<script>alert(1)</script>"
 
@@ -117,10 +117,7 @@ def test_the_page_finds_the_level_that_a_filter_names():
 def plant_kernel_name(sweep, name: str) -> None:
     """Give one kernel of each profiled run a name."""
     for path in sweep.glob("run_*_torch_*/rank_*"):
-        table = tables.read(path, "kernels").to_pandas()
-        table["short_name"] = table["short_name"].astype(str).replace("relu", name)
-        columns = {column: table[column].tolist() for column in table}
-        tables.write(tables.as_table("kernels", columns), path, "kernels")
+        change(path, "kernels", short_name=lambda names: [name if one == "relu" else one for one in names])
 
 
 def test_the_command_writes_beside_the_results_and_nothing_in_these_is_markup(tmp_path):

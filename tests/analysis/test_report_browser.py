@@ -61,19 +61,19 @@ def closed(used):
     return used
 
 
-def test_it_loads_without_a_message_and_without_the_network(seen, report):
+def test_it_loads_without_a_message_and_the_network_and_draws_a_chart_when_it_comes_near(seen, report):
     assert seen.messages == []
     # blob: and data: are the page's own.
     assert [url for url in seen.requests if not url.startswith(("blob:", "data:"))] == [report.as_uri()]
-
-
-def test_every_chart_is_drawn_when_it_comes_near_the_view(seen):
     assert 0 < seen.drawn_first < seen.page.locator(".chart").count()
     assert seen.page.locator(".chart").count() >= 7
     assert seen.page.locator(".chart .main-svg").first.is_visible()
     for chart in seen.page.locator(".chart").all():
         assert chart.locator(".plot-container").count() == 1
     assert "synthetic" in seen.lines("throughput") and "ideal" in seen.lines("efficiency")
+    # A kernel's name stays text.
+    assert seen.page.locator("#kernels-0 td", has_text=EVIL).count() > 0
+    assert seen.page.locator("#kernels-0 script").count() == 0
 
 
 def test_lines_have_their_names_beside_them_where_there_is_room_instead_of_a_legend(browser, report):
@@ -88,12 +88,6 @@ def test_lines_have_their_names_beside_them_where_there_is_room_instead_of_a_leg
     opened.see_all()
     assert (opened.page.locator(names).count(), opened.page.locator(legends).count()) == (0, 1)
     opened.page.close()
-
-
-def test_a_kernels_name_stays_text(seen):
-    assert seen.page.locator("#kernels-0 td", has_text=EVIL).count() > 0
-    assert seen.page.locator("#kernels-0 script").count() == 0
-    assert not any("dialog" in message for message in seen.messages)
 
 
 def test_a_filter_narrows_charts_and_tables(closed):
@@ -154,28 +148,6 @@ def test_panels_that_a_filter_empties_leave_their_place_to_the_others(closed):
     assert layout["yaxis2"]["title"] == {"text": "t"} and layout["yaxis2"]["showticklabels"]
     assert [(one["text"], one["x"]) for one in layout["annotations"]] == [("64", 0.5)]
     assert [(one.get("name"), one["xaxis"]) for one in data] == [(None, "x2"), ("ideal", "x2")]
-
-
-def test_error_bars_are_those_of_what_a_filter_leaves(closed):
-    totals, alone, nothing, bars = closed.page.evaluate(
-        """() => {
-          const of = [["a", 10], ["a", 12], ["b", 14]];
-          const members = of.map(([level, y]) => ({facts: {level}, x: [1], y: [y]}));
-          const error_y = {array: [2], arrayminus: [2]};
-          const total = (filters) => {
-            const left = summarised({x: [1], y: [12], error_y, meta: {members}}, filters);
-            return left && [left.y, left.error_y?.array, left.error_y?.arrayminus];
-          };
-          const error_x = {array: [0.1, 0.2], arrayminus: [0.3, 0.4]};
-          const customdata = [{level: "a"}, {level: "b"}];
-          const left = picked({x: [5, 6], y: ["p", "q"], customdata, error_x}, {level: "b"});
-          return [total({level: "a"}), total({level: "b"}), total({level: "c"}),
-                  [left.x, left.y, left.error_x.array, left.error_x.arrayminus]];
-        }"""
-    )
-    assert totals == [[11], [1], [1]]
-    assert alone == [[14], None, None] and nothing is None  # of one configuration nothing spreads
-    assert bars == [[6], ["q"], [0.2], [0.4]]
 
 
 # --- the way through the page ---------------------------------------------------------------------------

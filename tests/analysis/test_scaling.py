@@ -324,18 +324,6 @@ def test_use_of_the_device(table: pd.DataFrame, planted: tuple[Path, Truth]) -> 
     assert pd.isna(at(table, 1)["exposed_communication_ms"])
 
 
-@pytest.mark.parametrize("first", [0, 3])
-def test_what_the_profiler_costs_is_told_by_steps_that_are_no_warmup(tmp_path: Path, first: int) -> None:
-    """Half of the steps are warmup; as many of the recorded ones would move their median."""
-    runs = [run_of(batches=12), run_of(batches=12, profile="torch", attribute_from=first)]
-    write_sweep(tmp_path, runs, Truth(warmup=6, noise_ms=0, perturbation=1.25))
-    (row,) = asked(tmp_path)
-    assert (row["step_ms"], row["perturbation"]) == (100, 1.25)
-    (*_, profiled), said = answered("analysis.batches", tmp_path)
-    assert (profiled["attributed_ms"], profiled["step_ms"], profiled["warmup_dropped"]) == (125, 125, 6)
-    assert "first_steps_left_out" in said
-
-
 def test_the_profilers_cost_is_that_of_the_runs_that_timed_kernels(tmp_path: Path) -> None:
     """Counters of a kernel are read by running it again and again: 50 times the batch, and no kernels."""
     truth = Truth(noise_ms=0.1)

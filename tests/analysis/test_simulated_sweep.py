@@ -8,7 +8,7 @@ import pytest
 
 from analysis.display.metrics import records
 from analysis.frames.load import load
-from analysis.prediction.configurations import LINKS, ONE_SIZE
+from analysis.prediction.configurations import ONE_SIZE
 from analysis.prediction.predict import of_study
 from jobs.run import Run
 from profiling import tables
@@ -121,15 +121,6 @@ def test_the_planted_network_is_found_and_more_ranks_are_as_by_hand(tmp_path):
     assert row["fit_error_pct"] == pytest.approx(0, abs=1e-5)  # times are since 1970
 
 
-def test_a_measured_point_is_predicted_back_from_smaller_ones(tmp_path):
-    made = simulated(sweep(tmp_path, ranks=(1, 2, 4)), "--ranks", "16", "--gpus-per-node", "16")
-    # From one rank nothing is known of the network.
-    assert [(row["world_size"], row["backtest"], row["measured_on"]) for row in made] == [
-        (4, True, "1 2"), (16, False, "1 2 4"),
-    ]  # fmt: skip
-    assert made[0]["error_pct"] == pytest.approx(0, abs=0.1) and made[0]["measured_images_per_s"] > 0
-
-
 def test_a_profiled_run_of_fewer_batches_is_of_the_same_point_and_its_warmup_of_none(tmp_path):
     for ranks in (1, 2):
         plant(tmp_path, ranks, "none")
@@ -156,14 +147,6 @@ def test_strong_scaling_is_replayed_with_smaller_batches(tmp_path):
     ms = step_ms(8)
     figures = {"step_ms": ms, "images_per_s": 64e3 / ms, "scaling_efficiency_pct": 100 * ALONE_MS / ms / 8}
     assert {name: made[name] for name in figures} == pytest.approx(figures, rel=5e-3)
-
-
-def test_links_between_nodes_that_were_never_seen_are_refused(tmp_path):
-    said = one_line_error(run("analysis.predict", sweep(tmp_path), "--ranks", "16"))
-    assert LINKS in said
-    known = ("--alpha-us", str(ALPHA_US), "--beta-gb-per-s", str(BETA_GB_PER_S))
-    row = simulated(tmp_path, "--ranks", "16", *known)[-1]
-    assert row["world_size"] == 16 and row["step_ms"] == pytest.approx(step_ms(16), rel=1e-4)
 
 
 def test_what_ifs_stand_beside_the_plain_prediction(tmp_path):

@@ -35,12 +35,6 @@ def test_another_level_at_the_head_is_warmup(count: int, head: tuple[float, ...]
     assert np.mean(np.array(found) == len(head)) >= (0.93 if count == 40 else 0.95)
 
 
-def test_a_late_outlier_is_no_warmup() -> None:
-    series = noise(2, 50)
-    series[30] = 5000
-    assert estimates.warmup(series) == 0
-
-
 @pytest.mark.parametrize(("percent", "fewest"), [(95, 20), (99, 100)])
 def test_a_percentile_needs_a_value_beyond_it(percent: float, fewest: int) -> None:
     assert np.isnan(estimates.percentile(noise(3, fewest - 1), percent))
@@ -177,15 +171,12 @@ def test_of_series_drawn_together_one_that_drifts_does_not_widen_the_others() ->
     assert np.mean(np.sign(drawn[2]) == np.sign(drawn[1])) > 0.9
 
 
-def test_one_run_has_no_interval_nor_has_what_it_is_compared_with() -> None:
+def test_one_run_and_two_batches_have_no_interval_nor_has_what_they_are_compared_with() -> None:
     one, two = noise(1, 30), [noise(1, 30), noise(2, 30)]
     estimate = between_runs([one])
     assert estimate["ms"] == np.median(one) and np.isnan([estimate["ms_low"], estimate["ms_high"]]).all()
     drawn = [(1.0, estimates.draw_runs([one])), (-1.0, estimates.draw_runs(two))]
     assert estimates.shared_widening(drawn) is None and np.isnan(drawn[0][1].values()).all()
-
-
-def test_two_batches_have_no_interval() -> None:
     assert estimates.median_in_run(np.array([1.0, 2.0]))[0] == 1.5
     assert np.isnan(estimates.mean_in_run(np.array([1.0, 2.0, 3.0])).low)
     assert np.isnan(estimates.median_in_run(np.array([]))).all()

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +23,7 @@ from profiling import tables
 from profiling.findings import Finding
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.perfetto_page import opened
-from tests.analysis.synthetic import run_of, write_pyprof, write_sweep
+from tests.analysis.synthetic import change, run_of, write_pyprof, write_sweep
 from tests.analysis.test_report import EVIL, plant_kernel_name
 
 RANKS = 4
@@ -33,13 +32,12 @@ AHEAD_NS = 12_345_678  # of rank 2's clock, planted
 
 def shift(directory: Path, by_ns: int) -> None:
     """Let a rank's clock be ahead: all its times are later."""
-    for name, columns in (("batches", ["start_ns", "end_ns"]), ("kernels", ["start_ns"])):
-        table = tables.read(directory, name)
-        for column in columns:
-            at = table.column_names.index(column)
-            later = pa.array(table[column].to_numpy() + by_ns)
-            table = table.set_column(at, column, later)
-        tables.write(table, directory, name)
+
+    def later(times):
+        return [time + by_ns for time in times]
+
+    change(directory, "batches", start_ns=later, end_ns=later)
+    change(directory, "kernels", start_ns=later)
 
 
 @pytest.fixture(scope="module")
@@ -181,9 +179,8 @@ def test_some_batches_are_drawn_alone(sweep, tmp_path):
 def test_what_cannot_be_read_costs_no_more_than_itself(sweep, tmp_path):
     copy = tmp_path / next(sweep.glob("run_*_1_4_*_torch_*")).name
     shutil.copytree(next(sweep.glob("run_*_1_4_*_torch_*")), copy)
-    kernels = tables.read(copy / "rank_0000", "kernels").to_pydict()
-    kernels["start_ns"][0] = kernels["duration_ns"][1] = None
-    tables.write(tables.as_table("kernels", kernels), copy / "rank_0000", "kernels")
+    absent = {"start_ns": lambda at: [None, *at[1:]], "duration_ns": lambda took: [took[0], None, *took[2:]]}
+    change(copy / "rank_0000", "kernels", **absent)
     (copy / "rank_0001" / "kernels.parquet").write_bytes(b"PAR1 not really")
     (copy / "rank_0003" / "batches.parquet").unlink()
     made, findings = written(copy, tmp_path / "t.gz")

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.measures.utilization import by_device, of_device
-from profiling import tables, tools
+from analysis.measures.utilization import of_device
 from tests.analysis.commands import one_line_error, run
-from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_sweep_record
+from tests.analysis.synthetic import Truth, change, run_of, write_run, write_sweep, write_sweep_record
 from tests.profiling.traces import Trace, tensors
 
 MODULE = "analysis.utilization"
@@ -65,9 +64,7 @@ def test_sm_efficiency_is_the_mean_over_every_nanosecond(rows):
 def plant(sweep, **columns):
     """Give every kernel of a sweep's tables such values."""
     for path in sweep.glob("run_*/rank_*/kernels.parquet"):
-        table = tables.read(path.parent, "kernels").to_pydict()
-        given = {name: [value] * len(table["start_ns"]) for name, value in columns.items()}
-        tables.write(tables.as_table("kernels", table | given), path.parent, "kernels")
+        change(path.parent, "kernels", **columns)
 
 
 @pytest.fixture
@@ -121,28 +118,6 @@ def test_without_a_run_on_one_gpu_there_is_no_speedup(tmp_path):
     assert all(row["speedup"] is None for row in ran.json)
     out = run(MODULE, tmp_path, "--notes").out
     assert "each rank" in out and "each GPU" not in out
-
-
-def test_a_real_trace_by_every_nanosecond(shared_data):
-    path = shared_data / "kineto/resnet_kineto.json.gz"
-    converted = tools.read(path).tables["kernels"]
-    ((_, of_gpu),) = by_device(converted).items()
-    window = np.array([of_gpu["start_ns"].min()]), np.array([of_gpu["end_ns"].max()])
-    found = of_device(of_gpu, window)
-    table = converted.to_pandas()
-    table = table[~table["class"].isin(["memcpy", "memset"])]
-    edges = [(row.start_ns, row.blocks_per_sm) for row in table.itertuples()]
-    edges += [(row.start_ns + row.duration_ns, -row.blocks_per_sm) for row in table.itertuples()]
-    running, level, busy, working, before = 0, 0.0, 0, 0.0, 0
-    for time, blocks in sorted(edges):
-        busy += (time - before) * (running > 0)
-        working += (time - before) * (min(level, 1) if running else 0)
-        running, level, before = running + (1 if blocks > 0 else -1), level + blocks, time
-    whole = max(edges)[0] - min(edges)[0]
-    assert found["gpu_utilization_pct"] == pytest.approx(100 * busy / whole)
-    assert found["sm_efficiency_pct"] == pytest.approx(100 * working / whole, rel=1e-6)
-    mean = (table.occupancy_pct * table.duration_ns).sum() / table.duration_ns.sum()
-    assert found["achieved_occupancy_pct"] == pytest.approx(mean)
 
 
 def test_results_without_a_profiler_are_one_line(tmp_path):
