@@ -18,8 +18,6 @@ from analysis.frames.divide import (
     transfer_and_wait,
 )
 
-MS = 1_000_000
-
 
 def intervals(*pairs: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
     return np.array([a for a, _ in pairs], np.int64), np.array([b for _, b in pairs], np.int64)

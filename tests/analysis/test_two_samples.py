@@ -1,4 +1,4 @@
-"""The exact test of two sets of runs, and results in order: they are scipy's, and as often right as they say."""
+"""The exact test of two sets of runs, and of results in order: scipy's, and as often right as they say."""
 
 import itertools
 import math
