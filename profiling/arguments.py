@@ -121,11 +121,6 @@ def complete(parser: argparse.ArgumentParser) -> None:
     argcomplete.autocomplete(parser, always_complete_options=False)
 
 
-def with_values(action: argparse.Action, values: Callable[[], Iterable[str]], several: bool = False) -> None:
-    """Let the shell offer an argument's values; ``several``: the argument is a list with commas."""
-
-    def offered(prefix: str, **_: Any) -> Iterable[str]:
-        given = prefix.split(",")[:-1] if several else []
-        return [",".join([*given, value]) for value in values() if value not in given]
-
-    action.completer = offered  # type: ignore[attr-defined]
+def with_values(action: argparse.Action, values: Callable[[], Iterable[str]]) -> None:
+    """Let the shell offer an argument's values."""
+    action.completer = lambda **_: list(values())  # type: ignore[attr-defined]

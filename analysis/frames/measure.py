@@ -19,7 +19,6 @@ from analysis.display import output
 from analysis.display.output import Answer
 from analysis.frames.load import load, newest_sweep
 from analysis.frames.study import Study
-from profiling.arguments import with_values
 from profiling.errors import run_command
 
 
@@ -46,16 +45,15 @@ class Flag:
         name: with its dashes; without, a positional argument.
         read: the argument from the flag's value and the study; None: the value.
         of_study: it says what is loaded, and is no argument of the measure.
-        values: that may be in a list with commas, for completion.
         settings: of :meth:`argparse.ArgumentParser.add_argument`.
     """
 
     def __init__(
         self, name: str, read: Callable[[Any, Study], Any] | None = None, of_study: bool = False,
-        values: Sequence[str] = (), **settings: Any,
+        **settings: Any,
     ) -> None:  # fmt: skip
         self.name, self.settings, self.read, self.of_study = name, settings, read, of_study
-        self.values, self.argument = values, name.lstrip("-").replace("-", "_")
+        self.argument = name.lstrip("-").replace("-", "_")
 
 
 flag = Flag
@@ -64,7 +62,7 @@ flag = Flag
 def levels(*choices: str) -> Flag:
     """``--by LEVEL,...``: further keys of the rows."""
     return flag(
-        "--by", lambda text, _: output.parse_list(text, choices, "--by: unknown level"), values=choices,
+        "--by", lambda text, _: output.parse_list(text, choices, "--by: unknown level"),
         default="", metavar="LEVEL,...", help=f"{', '.join(choices)} [one row per run]",
     )  # fmt: skip
 
@@ -146,9 +144,7 @@ class Command:
         optional = "the newest sweep in results/" if self._newest else ""
         parser = output.parser(f"analysis.{self._name}", self._doc, lambda: self.measure.columns, optional)
         for one in self._flags:
-            action = parser.add_argument(one.name, **one.settings)
-            if one.values:
-                with_values(action, one.values.__iter__, several=True)
+            parser.add_argument(one.name, **one.settings)
         arguments = parser.parse_args(words)
         arguments.path = arguments.path or newest_sweep()
         study = self._load(arguments)

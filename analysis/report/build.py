@@ -20,6 +20,7 @@ from analysis.report.studies import charts as study_charts
 from jobs.run_fields import FACTOR, as_text
 from jobs.store import Facts, Manifest
 from profiling.findings import Finding, lines, merged
+from profiling.traced_job import TracedJob
 
 _SEVERITY = "3: numbers are missing or wrong; 2: uncertain or not comparable; 1: worth knowing"
 _FINDING = (
@@ -72,7 +73,7 @@ CHAPTERS: Mapping[Chapter, Sequence[SectionKind]] = {
         prediction.critical_path, prediction.prediction, prediction.plan_section,
     ),
     Chapter("Appendix", "Appendix"): (
-        cost, kernels.UTILIZATION, others.traces, others.kernel_tables, others.corrections,
+        cost, kernels.UTILIZATION, others.kernel_tables, others.corrections,
     ),
 }  # fmt: skip
 
@@ -168,7 +169,7 @@ def findings_section(findings: Sequence[Finding], folders: Sequence[Path]) -> Se
 def provenance_of(study: Study) -> list[tuple[str, str]]:
     """Where the figures come from: pairs of a name and its value (or values, if runs differ)."""
     manifests = [source.manifest for source in study.sources if source.manifest]
-    facts = facts_of(study.path, manifests)
+    facts = facts_of(study.path, manifests, [source.job for source in study.sources if source.job])
     if manifests:
         facts.append(("node-hours", f"{sum(m.seconds * m.run.nodes for m in manifests) / 3600:.3f}"))
     if study.calibration:
@@ -176,8 +177,8 @@ def provenance_of(study: Study) -> list[tuple[str, str]]:
     return facts
 
 
-def facts_of(path: Path, manifests: Sequence[Facts]) -> list[tuple[str, str]]:
-    """What manifests say of machine, software and time, each value once."""
+def facts_of(path: Path, manifests: Sequence[Facts], jobs: Sequence[TracedJob] = ()) -> list[tuple[str, str]]:
+    """What manifests and traces say of machine, software and time, each value once."""
     said: list[tuple[str, object]] = [("results", path.resolve().name)]
     for manifest in manifests:
         dirty = " with uncommitted changes" if manifest.git_dirty else ""
@@ -187,6 +188,9 @@ def facts_of(path: Path, manifests: Sequence[Facts]) -> list[tuple[str, str]]:
         said += [("CPU", manifest.host.get("cpu")), *(("GPU", gpu) for gpu in manifest.gpus)]
         said += [("driver", manifest.driver), *(("backend", rank.backend) for rank in ranks)]
         said += manifest.versions.items()
+    for job in jobs:
+        said += [("profiler", job.tool), ("steps", job.batches_from), ("backend", job.backend)]
+        said += [*(("device", device) for device in job.devices), *job.versions.items()]
     if manifests:
         said.append(("started", min(manifest.started for manifest in manifests)))
         said.append(("ended", max(manifest.ended for manifest in manifests)))

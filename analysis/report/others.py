@@ -1,6 +1,5 @@
 """Sections on results that scaleprof did not measure: traces of jobs, and the reference study's files."""
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ from analysis.diagnosis import compared
 from analysis.diagnosis.evidence import PARTS, WORDS, finest_ms, in_words, shares_of
 from analysis.display import plots
 from analysis.display.lines import EFFICIENCY
-from analysis.display.metrics import JOB, Metric, columns, records, varied
+from analysis.display.metrics import JOB, Metric, records, varied
 from analysis.display.output import Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.study import Source
@@ -19,54 +18,6 @@ from analysis.measures.published import explain
 from analysis.report import base
 from analysis.report.base import Context, section
 from analysis.report.render import Chart, Section
-from profiling.attribution.batch_times import WHOLE
-from profiling.findings import listed
-from profiling.traced_job import TracedJob
-
-_UNSURE = 0.999  # of the kernels that recur, below which the confidence is said
-METRICS = (
-    JOB,
-    Metric("tool", "profiler that recorded the traces", text=True),
-    Metric("world_size", "number of ranks of the job", "ranks"),
-    Metric("there", "ranks whose traces are available", "traces\nof ranks", text=True),
-    Metric("hosts", "hosts of the ranks", text=True),
-    Metric("device", "devices of the ranks", text=True),
-    Metric("backend", "backend of the collectives", text=True),
-    Metric("groups", "process groups of several ranks, number by size", "process\ngroups", text=True),
-    Metric("steps", "recorded steps per rank"),
-    Metric("steps_from", "how steps were identified", text=True),
-    Metric("versions", "versions of libraries", text=True),
-)
-
-
-def _row(name: str, job: TracedJob) -> dict[str, Any]:
-    """What its traces say of a job; with :data:`METRICS`."""
-    hosts = list(dict.fromkeys(one.host for one in job.ranks if one.host))
-    sizes = Counter(group.size for group in job.groups if group.size > 1)
-    recorded = sorted({one.batches for one in job.ranks})
-    steps_from = job.batches_from
-    if job.batches_confidence < _UNSURE:
-        steps_from += f" ({100 * job.batches_confidence:.1f} % recur)"
-    return {
-        "run": name,
-        "tool": job.tool,
-        "world_size": job.world_size,
-        "there": listed([one.rank for one in job.ranks]),
-        "hosts": ", ".join([*hosts[:4], *(["..."] if len(hosts) > 4 else [])]) or None,
-        "device": ", ".join(job.devices) or None,
-        "backend": job.backend or None,
-        "groups": ", ".join(f"{count} of {size}" for size, count in sorted(sizes.items())) or None,
-        "steps": None if steps_from == WHOLE else recorded[0] if len(recorded) == 1 else None,
-        "steps_from": steps_from,
-        "versions": ", ".join(f"{name} {version}" for name, version in job.versions.items()) or None,
-    }
-
-
-@section("traces", "What do the traces contain?", lambda context: bool(context.traces))
-def traces(context: Context) -> Section:
-    rows = [_row(source.id, source.job) for source in context.traces if source.job]
-    return Section(tables=[Part("", rows, columns(METRICS))])
-
 
 _MOST_SHARES = 4  # of a job's step
 # Codes of findings on one job, which :func:`unlike_jobs` says of each.
