@@ -1,6 +1,7 @@
 """``scaleprof`` lists every command and is each of them, from any folder."""
 
 import os
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -31,7 +32,7 @@ def test_every_command_of_the_project_is_listed(root):
     there = set()
     for package in PACKAGES:
         for path in (root / package).rglob("*.py"):
-            if '\nif __name__ == "__main__":' in path.read_text(encoding="utf-8"):
+            if re.search(r'^(if __name__ == "__main__":|main = Command\()', path.read_text("utf-8"), re.M):
                 module = ".".join(path.relative_to(root).with_suffix("").parts)
                 there.add(module.removesuffix(".__main__"))
     ours = {module for modules in commands.GROUPS.values() for module in modules}
