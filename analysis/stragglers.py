@@ -4,8 +4,9 @@
     python -m analysis.stragglers DIR --by step         one row per rank and step
 
 If collectives were recorded, lateness is measured from these; without them it comes from the stages of steps,
-which do not show slow backward passes. A rank is late in a step if the others (their median) waited for it
-for 2 % of the step or more. Being slow does not count as late if no rank waited.
+which do not show slow backward passes. Where no steps are known, each collective of a rank counts as one. A
+rank is late in a step if the others (their median) waited for it for 2 % of the step or more. Being slow does
+not count as late if no rank waited.
 """
 
 from analysis.frames.measure import Command, flag

@@ -82,6 +82,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         ("dtype", TEXT),  # of a collective's elements, as the tool prints it: BFloat16
         ("registers", pa.float32()),  # of a thread of the launch
         ("shared_bytes", pa.float32()),  # of shared memory of a block of it, static and dynamic
+        ("sequence", pa.int64()),  # of a collective: the same number on all ranks of its group
     ]),
     # A call of the host that waits for a device, e.g. cudaStreamSynchronize.
     "synchronizations": pa.schema([
@@ -130,7 +131,7 @@ SCHEMAS: dict[str, pa.Schema] = {
 LATER = {
     "kernels": (
         "launch_ns", "launch_end_ns", "launch_thread", "collective", "process_group", "group_ranks",
-        "group_size", "dtype", "registers", "shared_bytes",
+        "group_size", "dtype", "registers", "shared_bytes", "sequence",
     )
 }  # fmt: skip
 

@@ -29,7 +29,7 @@ _STAGES = ("load_ns", "forward_ns", "backward_ns", "update_ns")
 GROUP = ("collective", "process_group", "group_ranks", "group_size")
 KERNEL_COLUMNS = (
     "batch_index", "start_ns", "duration_ns", "class", "direction", "device", "launch_ns", "bytes",
-    "short_name", *GROUP,
+    "short_name", "sequence", *GROUP,
 )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ _OF_CALLS = ("short_name", "collective", "process_group", "group_ranks")
 
 def _column(table: pa.Table, name: str) -> np.ndarray:
     column = table[name]
-    if name in ("batch_index", "device", "launch_ns"):
+    if name in ("batch_index", "device", "launch_ns", "sequence"):
         return pc.fill_null(column, -1).to_numpy()  # in no batch is what has an index below 0
     if not pa.types.is_dictionary(column.type):
         return column.to_numpy()
@@ -109,6 +109,7 @@ def calls_of(
         # The same text a rank, not one a call: a group of 1,024 ranks has 4 kB.
         "group": pd.Series([known[row][1] for row in texts], dtype=object),
         "group_size": np.where(call["group_size"] > 0, call["group_size"], 0).astype(np.int64),
+        "sequence": call["sequence"],
         "bytes": call["bytes"].astype(float), "start_ns": start, "end_ns": end,
         "exposed_ns": exposed, "overlapped_ns": hidden,
     })  # fmt: skip
@@ -170,6 +171,7 @@ class RunTrace:
             where matched what :class:`Matched` adds.
         matched: the same collectives of all ranks, on one clock; None: not known, or there is none.
         unmatched: the kinds of collectives whose transfer and wait are not known, by reason.
+        lost: how many calls are left out because some ranks of the group lack their record.
         counted: the batches that means are of.
         caused_ns: what each rank made the others wait by coming last, a step, (ranks, causes); None: not
             known (:func:`~analysis.frames.matching.waits_by_cause`).
@@ -180,6 +182,7 @@ class RunTrace:
     collectives: pd.DataFrame
     matched: Matched | None
     unmatched: Unmatched
+    lost: int
     counted: Counted
     caused_ns: np.ndarray | None
 
@@ -223,6 +226,8 @@ def trace_of(study: Study, source: Source) -> RunTrace:
         ranks = kept[source.id].ranks
         if untimed := sum(one.untimed_batches for one in ranks):
             study.note("rows_left_out", source, n=untimed, what="steps without times")
+        if lost := kept[source.id].lost:
+            study.note("rows_left_out", source, n=lost, what="collectives that some ranks did not record")
         attributed = sum(one.attributed for one in ranks)
         without = attributed - sum(one.with_kernels for one in ranks)
         note_left_out(study, source, without, attributed, sum(one.untimed_kernels for one in ranks))
@@ -285,21 +290,36 @@ def _joined(source: Source, read: Sequence[_Read], counted: Counted) -> RunTrace
     every = pd.concat(
         [of_rank for of_rank in calls if len(of_rank)] or calls or [pd.DataFrame()], ignore_index=True
     )
+    accounts, there = [one for *_, one in read], _on_all_ranks(every)
+    if lost := int((~there).sum()):
+        of_ranks = np.split(there, np.cumsum([*map(len, calls)])[:-1])
+        accounts = [one.of_calls(kept) for one, kept in zip(accounts, of_ranks, strict=True)]
+        every = every[there].reset_index(drop=True)
     matched, left = _matched(source, every, len(ranks))
     every = every.assign(transfer_ns=math.nan, left_ns=math.nan, call=0) if matched is None else matched.calls
     caused = None
     # One rank has no collective to make; those of several that have none were not recorded.
     if ranks and not every["transfer_ns"].isna().any() and (len(every) or source.ranks == 1):
-        causes, first = np.zeros((0, len(WAITS))), np.cumsum([0, *map(len, calls)])
-        if matched is not None:
-            causes, caused = waits_by_cause(matched, [one for *_, one in read], [one for *_, one, _ in read])
+        causes = np.zeros((len(every), len(WAITS)))  # not known, unless the model's kernels are
+        first = np.searchsorted(every["place"], np.arange(len(ranks) + 1))
+        if matched is not None and any(one.parts_ns["compute"].any() for one in ranks):
+            causes, caused = waits_by_cause(matched, accounts, [one for *_, one, _ in read])
             caused /= max(*(one.counted for one in ranks), 1)
         ranks = [
             replace(one, parts_ns=one.parts_ns | _communication(one, exposed, of_rank, causes[of_rank.index]))
             for place, (one, _, exposed, _) in enumerate(read)
             for of_rank in [every.iloc[first[place] : first[place + 1]]]
         ]
-    return RunTrace(source, tuple(ranks), every, matched, left, counted, caused)
+    return RunTrace(source, tuple(ranks), every, matched, left, lost, counted, caused)
+
+
+def _on_all_ranks(calls: pd.DataFrame) -> np.ndarray:
+    """Which calls are on all ranks of their group, of those that have numbers: NCCL Inspector loses some."""
+    if not len(calls) or (calls["sequence"] < 0).all():
+        return np.ones(len(calls), bool)
+    family = calls.groupby(["group", "collective"])["place"].transform("nunique")
+    there = calls.groupby(["group", "collective", "sequence"])["place"].transform("nunique")
+    return ((calls["sequence"] < 0) | (there == family)).to_numpy()
 
 
 def _matched(source: Source, calls: pd.DataFrame, ranks: int) -> tuple[Matched | None, Unmatched]:

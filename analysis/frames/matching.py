@@ -14,7 +14,7 @@ delayed by another is not blamed.
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -235,6 +235,10 @@ class Account:
     begun: np.ndarray
     step: np.ndarray
     start_ns: np.ndarray
+
+    def of_calls(self, kept: np.ndarray) -> "Account":
+        """The same without the calls that are not kept."""
+        return replace(self, entered=self.entered[kept], left=self.left[kept])
 
 
 def account_of(

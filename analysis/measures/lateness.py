@@ -20,7 +20,7 @@ import pandas as pd
 
 from analysis.frames import matching
 from analysis.frames.matching import WAITS, Matched, Shared
-from analysis.frames.steps import Series, in_steps
+from analysis.frames.steps import ALL, Series, in_steps
 from analysis.statistics import estimates
 
 BY_COLLECTIVES, BY_STAGES = "collectives", "stages"
@@ -151,18 +151,23 @@ def _parts_before_exchange(series: Series, steps: np.ndarray) -> dict[str, np.nd
     return before | {name: stages[name][:, steps] for name in ("load", "forward")}
 
 
-def of_collectives(matched: Matched, series: Series) -> Lateness | None:
+def of_collectives(matched: Matched, series: Series | None) -> Lateness | None:
     """From the collectives of recorded steps that count; None if no group left one together.
 
     A step is judged by the collective at which the last rank was latest, so that a rank that is late for
     several of them is late once. Ranks are compared within their process group. Of several groups of a rank,
     the one whose last rank was latest counts.
+
+    Args:
+        series: None: no steps are known, and each collective of a rank stands for one.
     """
+    if series is None:
+        matched = replace(matched, calls=matched.calls.assign(step=matched.calls.groupby("place").cumcount()))
     together = matching.together(matched.shared)
     step = matched.calls["step"].to_numpy()
     found = []
     for group in together:
-        counts = in_steps(step[group.calls[0]], series.counted)
+        counts = in_steps(step[group.calls[0]], series.counted if series else ALL.steps)
         if counts.any():
             found.append(_of_group(matched.calls, replace(group, calls=group.calls[:, counts])))
     if not found:
@@ -172,8 +177,14 @@ def of_collectives(matched: Matched, series: Series) -> Lateness | None:
     widest = widest.reindex(range(len(matched.clocks))).fillna(0.0)
     late, behind = (widest[name].to_numpy() for name in ("late", "behind"))
     steps = widest["late"].columns.to_numpy()
-    parts = {name: over_others(values) for name, values in _parts_before_exchange(series, steps).items()}
-    step_ns = float(np.median(series.step_ns[steps]))
+    if series is None:
+        parts = dict.fromkeys(PARTS, np.full(late.shape, np.nan))
+        # The middle half of the time: a job may start slowly.
+        span_ns = np.subtract(*np.percentile(matched.calls["left_ns"], [75, 25]))
+        step_ns = 2 * float(span_ns) / len(steps)
+    else:
+        parts = {name: over_others(of) for name, of in _parts_before_exchange(series, steps).items()}
+        step_ns = float(np.median(series.step_ns[steps]))
     residual = _residual(matched, together)
     return Lateness(BY_COLLECTIVES, steps, late, behind, parts, step_ns, residual)
 

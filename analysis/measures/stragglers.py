@@ -39,7 +39,7 @@ METRICS = (
     NODE,
     Metric("told_by", "collectives, or stages (a lower bound)", "measured\nfrom", text=True, priority=0),
     Metric("steady_steps", "steps whose lateness is known, without warmup", "steps", priority=0),
-    Metric("step_ms", "median step duration of the job without warmup", priority=0),
+    Metric("step_ms", "median step of the job without warmup; without steps: per collective", priority=0),
     Metric("lateness_ms", "the others' wait for it; negative: it waited", "lateness, ms\nmedian", IN_RUN),
     Metric("mean_lateness_ms", "mean lateness over the steps", "mean\nms", significant=3, priority=2),
     Metric("late_pct", "share of steps in which it was late (2 % of a step or more)", places=0),
@@ -129,14 +129,14 @@ def _lateness(study: Study, source: Source) -> Lateness | None:
     """A run's lateness; None, and a finding, if its tables do not show it."""
     reason, lateness = _reason(source), None
     if not reason:
-        series = series_of(study, source)
+        series = None if source.without_steps else series_of(study, source)
         if source.fields["profile"] != "none":
             trace = trace_of(study, source)
             trace.note_unmatched(study)
             lateness = of_collectives(trace.matched, series) if trace.matched else None
-        lateness = lateness or of_stages(series)
+        lateness = lateness or (of_stages(series) if series else None)
     if lateness is None:
-        study.note("stragglers_unknown", source, reason=reason or "no steady steps")
+        study.note("stragglers_unknown", source, reason=reason or _unsteady(source))
     return lateness
 
 
@@ -144,15 +144,18 @@ def _reason(source: Source) -> str:
     """Why a source has no lateness; empty: it may have."""
     if source.without_times:
         return "no step times"
-    if source.job is not None and len(source.tables("batches")) < source.ranks:
-        return "some ranks only"
-    return "no step markers" if source.without_steps else ""
+    some = source.job is not None and len(source.tables("batches")) < source.ranks
+    return "some ranks only" if some else ""
+
+
+def _unsteady(source: Source) -> str:
+    return "no step markers, nor collectives of all ranks" if source.without_steps else "no steady steps"
 
 
 def why_unknown(study: Study) -> str:
     """Why no run of several ranks shows lateness."""
-    reasons = [_reason(source) for source in of_several_ranks(study)]
-    return f"no lateness ({next(filter(None, reasons), 'no steady steps')})"
+    sources = of_several_ranks(study)
+    return f"no lateness ({next(filter(None, map(_reason, sources)), '') or _unsteady(sources[0])})"
 
 
 def _by_step(source: Source, lateness: Lateness) -> pd.DataFrame:
@@ -244,6 +247,8 @@ def cause_of_rank(
     largest = CAUSES[int(of_rank.argmax())]
     if largest in names and of_rank.sum() >= MOST * late_ns.mean():
         return names[largest], float(of_rank.max()) / 1e6
+    if np.isnan(parts["load"]):  # without steps
+        return f"{device} or host", float(late_ns[when].mean()) / 1e6
     longest = max(parts, key=lambda name: parts[name])
     return "host" if longest == "other" else f"{device} or host", parts[longest] / 1e6
 

@@ -57,6 +57,7 @@ class _Call(BaseModel):
     size: Annotated[int, Field(ge=0, lt=1 << 53, validation_alias=_called("msg_size_bytes"))]
     exec_us: Annotated[_Us, Field(validation_alias=_called("exec_time_us"))]
     peer: Annotated[_Rank | None, Field(validation_alias="p2p_peer")] = None
+    number: Annotated[int, Field(ge=-1, lt=1 << 53, validation_alias="coll_sn")] = -1
     times: Annotated[_Times | None, Field(validation_alias="event_trace_ts")] = None
 
 
@@ -69,7 +70,8 @@ class _Record(BaseModel):
     def message(self) -> Message:
         kind, group, size = kind_of(self.call.name), self.header.id, self.header.n_ranks
         if self.call.peer is None:
-            return Message(kind, group, "", size, self.call.size * (size if kind in _OF_ALL else 1))
+            moved = self.call.size * (size if kind in _OF_ALL else 1)
+            return Message(kind, group, "", size, moved, sequence=self.call.number)
         # Only those between the same two in the same direction come in the same order on both.
         pair = [self.header.rank, self.call.peer]
         source, target = pair if self.call.name == "Send" else reversed(pair)

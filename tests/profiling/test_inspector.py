@@ -56,6 +56,39 @@ def test_records_of_all_ranks_are_a_job_and_its_collectives_are_told(tmp_path):
     )
 
 
+@pytest.mark.parametrize(("late_us", "verdicts"), [(0, {"no"}), (8_000, {"no", "straggler"})])
+def test_records_without_steps_name_the_rank_that_comes_late(tmp_path, late_us, verdicts):
+    """Clocks of hosts are 5 s apart, and each rank has lost every seventh record, but not the same."""
+    (tmp_path / "raw").mkdir()
+    for rank in range(4):
+        records = []
+        for number in range(400):
+            come_us = [(number * 37 + one * 991) % 300 for one in range(4)]
+            come_us[2] += late_us * (number % 4 == 0)
+            wait_us = max(come_us) - come_us[rank]
+            start_us = NOW_US + rank * 5_000_000 + number * 20_000 + come_us[rank]
+            records.append(record(rank, start_us, wait_us + 2_000, ranks=4, number=number))
+        kept = [one for number, one in enumerate(records) if number % 7 != rank]
+        write(tmp_path / "raw" / f"host{rank}-pid1.log", kept)
+    assert convert([tmp_path / "raw"], out=tmp_path / "out") == Counts(4)
+    rows = run("analysis.stragglers", tmp_path / "out/raw", "--format", "csv").csv
+    assert {row["verdict"] for row in rows} == verdicts
+    late = [row["rank"] for row in rows if row["verdict"] == "straggler"]
+    assert late == (["2"] if late_us else [])
+    common = [number for number in range(400) if number % 7 > 3]
+    assert {int(row["steady_steps"]) for row in rows} == {len(common)}
+    assert float(rows[0]["step_ms"]) == pytest.approx(20 * 400 / len(common), rel=0.02)
+    mean_ms = late_us / 1000 * sum(number % 4 == 0 for number in common) / len(common)
+    assert float(rows[2]["mean_lateness_ms"]) == pytest.approx(mean_ms, abs=0.1)
+    (row,) = run("analysis.communication", tmp_path / "out/raw", "--format", "csv").csv
+    assert int(float(row["calls_per_step"])) == len(common)
+    assert float(row["transfer_ms"]) == pytest.approx(2 * len(common), rel=0.01)
+    lost = found("analysis.stragglers", tmp_path / "out/raw")["rows_left_out"]
+    assert lost["n"] == 4 * 400 - sum(
+        number % 7 == rank for number in range(400) for rank in range(4)
+    ) - 4 * len(common)
+
+
 def test_without_times_there_are_sums_and_a_finding_that_says_how_to_have_them(tmp_path):
     two_ranks(tmp_path / "raw", verbose=False)
     assert convert([tmp_path / "raw"], out=tmp_path / "out") == Counts(2)
