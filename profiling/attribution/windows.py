@@ -17,7 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from profiling.attribution.batch_times import Period, find_batches, find_period, tells_batch
+from profiling.attribution.batch_times import WHOLE, Period, find_batches, find_period, tells_batch
 from profiling.attribution.checks import MARKED_ONCE
 from profiling.attribution.events import (
     CLASS,
@@ -40,6 +40,7 @@ from profiling.findings import Finding
 ROWS = 1 << 18  # of its largest table that a window should hold
 _MOST_NAMED = 5  # ranges that a finding names
 _MOST_DISPUTED = 1 << 20  # numbers of launches; more, and they do not rise with time
+_MOMENTS = 1 << 20  # that are looked at to find one at which nothing is open
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
@@ -134,14 +135,33 @@ class Windows:
         windows = -(-rows // ROWS)
         if windows < 2:
             return np.empty(0, np.int64)
+        if self.batches.source in ("", WHOLE):
+            return self._quiet(windows)
         ends = self.batches.ends_ns - self._trace.shift_ns
-        if not len(ends) and not tables["host"].rows:
-            starts = [one["start_ns"] for one in tables["launches" if self.by_launch else "device"].pieces()]
-            reach = min(map(np.min, starts)), max(map(np.max, starts))
-            ends = np.linspace(*reach, windows + 1)[1:].astype(np.int64)
-        # Without batches an operator could be anywhere: the recording stays whole.
         places = np.linspace(0, len(ends), min(windows, len(ends) + 1) + 1)[1:-1].astype(np.int64)
         return distinct(ends[np.maximum(places, 1) - 1])
+
+    def _quiet(self, windows: int) -> np.ndarray:
+        """Cuts of a recording without batches: moments at which no operator is open, if there are any."""
+        least = min(start.min(initial=_LAST) for start, _ in self._work())
+        last = max(end.max(initial=0) for _, end in self._work())
+        moments = np.linspace(least, last, _MOMENTS, endpoint=False).astype(np.int64)
+        begun, ended = np.zeros((2, _MOMENTS + 1), np.int64)
+        for times in self._work():
+            for total, one in zip((begun, ended), times, strict=True):
+                total += np.bincount(np.searchsorted(moments, one), minlength=_MOMENTS + 1)
+        before = np.cumsum(begun)[:-1]
+        quiet = np.flatnonzero(before == np.cumsum(ended)[:-1])
+        chosen = np.searchsorted(before[quiet], np.linspace(0, begun.sum(), windows + 1)[1:-1])
+        return distinct(moments[quiet[chosen[chosen < len(quiet)]]])
+
+    def _work(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """When operators began and ended, and when work of a device was launched, a piece at a time."""
+        launches = self._trace.tables["launches" if self.by_launch else "device"]
+        yield from ((one["start_ns"], one["start_ns"]) for one in launches.pieces())
+        for one in self._trace.tables["host"].pieces():
+            works = one["kind"] == OPERATOR
+            yield one["start_ns"][works], one["end_ns"][works]
 
 
 def _split(trace: Trace, cuts: np.ndarray, by_launch: bool) -> dict[str, Split] | None:

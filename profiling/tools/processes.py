@@ -83,7 +83,8 @@ def run_step(step: Step, name: str) -> None:
     if done.returncode or not step.makes.exists():
         words = (done.stderr or done.stdout).decode("utf-8", "replace").split("\n")
         why = next((line.strip() for line in reversed(words) if line.strip()), f"exit code {done.returncode}")
-        raise UserError(f"profiler {name}: {step.argv[0]} made no {step.makes} ({why[-200:]})")
+        made = f"{step.argv[0]} made no {step.makes.name} of {step.needs}"
+        raise UserError(f"profiler {name}: {made} ({why[-200:]})")
 
 
 def check_permission(tool: str, outputs: Iterable[Path]) -> None:

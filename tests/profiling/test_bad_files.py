@@ -12,7 +12,7 @@ from codecs import BOM_UTF8
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from profiling.errors import UserError
@@ -94,6 +94,7 @@ def test_cut_at_every_eighth(name, tmp_path):
 @pytest.mark.parametrize("name", SAMPLES)
 @settings(max_examples=8)
 @given(at=st.floats(0, 1), put=st.binary(min_size=1, max_size=64))
+@example(at=0.0, put=files.NSYS_REPORT)
 def test_random_bytes_anywhere(name, at, put, tmp_path_factory):
     tool, path = make(name, tmp_path_factory.mktemp("file"))
     content = bytearray(path.read_bytes())

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.gpu_databases import make_batches, write_nsys, write_nvprof
 from profiling.attribution import events, windows
 from profiling.tools import tool
-from tests.profiling.traces import Trace, training_step
+from tests.profiling.traces import Trace, tensors, training_step
 
 STREAMS = {name: tool(name).stream for name in ("nsys", "nvprof", "torch")}
 
@@ -100,6 +100,23 @@ def test_a_collective_that_is_open_at_the_end_of_a_window_counts_once(tmp_path, 
         trace.range("gloo:all_reduce", at + 500, at + 1300, thread=2)  # ends in the next batch
         trace.range("End of Batch", at + 990, at + 990)
     assert_same("torch", trace.write(tmp_path / "trace.json"), narrow, 40)
+
+
+@pytest.mark.parametrize("open_all_along", [False, True])
+def test_operators_without_steps_are_cut_where_none_is_open(tmp_path, narrow, open_all_along):
+    trace = Trace()
+    for number in range(200):
+        at = 100.0 * number * (number > 50)  # those of two threads overlap, but for pauses
+        trace.host("aten::linear", at, at + 60, more=tensors([4, 8], [8, 2]))
+        trace.host("aten::addmm", at + 10, at + 50, more=tensors([4, 8], [8, 2]))
+        trace.host("aten::relu", at + 30, at + 90, thread=2, more=tensors([4, 2]))
+    if open_all_along:
+        trace.host("aten::main", 0, 1e6, thread=3)
+    path = trace.write(tmp_path / "trace.json")
+    if not open_all_along:
+        return assert_same("torch", path, narrow, 60)
+    narrow(60)
+    assert tables_of("torch", path)[2] == 1
 
 
 def launches(tmp_path, correlation, name="rank0.sqlite"):
