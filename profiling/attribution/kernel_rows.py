@@ -150,8 +150,6 @@ def _message(events: Events, context: Context, index: int, ranks: int) -> Messag
 
 # --- messages of collectives --------------------------------------------------------------------------
 
-# --- messages of collectives --------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Messages:
