@@ -5,6 +5,7 @@ On a GPU a row is a device activity, matched to its launch; on a CPU it is a lea
 
 import math
 import re
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -58,9 +59,9 @@ def credit_operators(events: Events, context: Context, indices: np.ndarray, rank
     if not len(indices):
         return credit
     collective = context.by_name(lambda name: bool(_COLLECTIVE.match(name)))
-    credit.messages.update(
-        (index, _message(events, context, index, ranks)) for index in indices[collective[indices]].tolist()
-    )
+    rows = indices[collective[indices]].tolist()
+    asked = _calls(events, context, collective) if rows else {}
+    credit.messages.update((index, _message(events, context, index, asked, ranks)) for index in rows)
     # Views cost nothing, with or without recorded inputs; whatever does work needs them.
     indices = indices[~collective[indices] & (host["inputs"][indices] >= 0) | ~works(context)[indices]]
     # The inputs of the backward node, where the sizes of an operator's output must be found.
@@ -121,14 +122,35 @@ def _masks(events: Events, context: Context, indices: np.ndarray) -> np.ndarray:
     return masks
 
 
-def _message(events: Events, context: Context, index: int, ranks: int) -> Message:
+def _calls(events: Events, context: Context, collective: np.ndarray) -> dict[int, int]:
+    """Of collectives in Gloo's own threads the operator that called for each, by kind, elements and order."""
+    host = context.nest.host
+    calls = collective & context.by_name(lambda name: name.startswith("c10d::"))
+    rows = np.flatnonzero((calls | context.loose) & (host["inputs"] >= 0))
+    waiting: dict[tuple[str, int], deque[int]] = {}
+    asked: dict[int, int] = {}
+    for row in rows[np.argsort(host["start_ns"][rows], kind="stable")].tolist():
+        kind, given = kind_of(events.names[host["name"][row]]), events.inputs[host["inputs"][row]]
+        sizes = [tensor.elements for tensor in given.tensors if tensor]
+        sizes += [sum(tensor.elements for tensor in many) for many in given.lists]
+        size = (min if kind == "allgather" else max)(sizes, default=0)
+        # Gloo makes a reduce-scatter by an allreduce.
+        queue = waiting.setdefault(("allreduce" if kind == "reducescatter" else kind, size), deque())
+        if calls[row]:
+            queue.append(row)
+        elif queue:
+            asked[row] = queue.popleft()
+    return asked
+
+
+def _message(events: Events, context: Context, index: int, asked: Mapping[int, int], ranks: int) -> Message:
     """What is known of a collective: as recorded on it or on a collective around it, else by what they are.
 
-    The innermost says the kind (Gloo makes a reduce-scatter by an allreduce); the largest of all their
-    tensors is the message, but for an allgather of which nothing but the shards is recorded.
+    The operator that ``asked`` for it says its kind, else the innermost; the largest of all their tensors is
+    the message, but for an allgather of which nothing but the shards is recorded.
     """
     host = context.nest.host
-    around = []
+    around = [asked[index]] if index in asked else []
     while index >= 0 and _COLLECTIVE.match(events.names[host["name"][index]]):
         around.append(index)
         index = int(context.nest.parent[index])

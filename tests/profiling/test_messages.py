@@ -124,8 +124,27 @@ def test_an_allgather_of_which_only_shards_are_recorded_counts_in_whole(tmp_path
     gathered = [row for row in rows if row["collective"] == "allgather"]
     assert sum(row["bytes"] for row in gathered) == 4 * 2 * 2 * (792 + 392)
     assert {said_of(row)[1:4] for row in rows} == {("0", "0,1", 2)}
-    reduced = [row for row in rows if row["collective"] == "allreduce"]
+    reduced = [row for row in rows if row["collective"] == "reducescatter"]
     assert sum(row["bytes"] for row in reduced) == 4 * 2 * (792 + 392)
+    assert len(gathered) + len(reduced) == len(rows)
+
+
+def test_collectives_of_gloo_have_the_kinds_that_were_called_for(tmp_path):
+    """Of calls with as many elements in the order in which they were made; the others overtake them."""
+    trace = Trace(distributedInfo=world(("0", [0, 1]), ("1", [0, 1])))
+    calls = ["allreduce_", "_reduce_scatter_base_", "_reduce_scatter_base_", "allreduce_", "broadcast_"]
+    for number, name in enumerate(calls):
+        sizes = [[[4]], [[4], [8]], [[2], [4]], [[8]], [[8]]][number]
+        trace.host(f"c10d::{name}", 10 * number, 10 * number + 5, more=tensors(*sizes))
+    for number, size in enumerate([4, 4, 8, 8]):
+        at, more = 60 + 10 * number, tensors([size])
+        trace.host("gloo:all_reduce", at, at + 5, "user_annotation", thread=2 + size, more=more)
+    trace.host("gloo:broadcast", 99, 120, "user_annotation", thread=7, more=tensors([8]))
+    rows, _ = rows_of(trace, tmp_path)
+    kinds = [(row["collective"], row["bytes"]) for row in rows]
+    assert kinds == [
+        ("allreduce", 16), ("reducescatter", 16), ("reducescatter", 32), ("allreduce", 32), ("broadcast", 32)
+    ]  # fmt: skip
 
 
 def test_an_allgather_whose_call_is_around_it_has_the_size_of_its_output(tmp_path):
