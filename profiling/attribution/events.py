@@ -333,6 +333,7 @@ class Trace:
     overruns: int = 0  # kernels that were cut at the next one on their stream
     findings: list[Finding] = field(default_factory=list)
     group: Message = NOT_RECORDED  # the process group of collectives that do not say it
+    groups: Mapping[int, Message] = field(default_factory=dict)  # and of those on threads of a group's own
     unread: bool = False  # whether a device's work was recorded in a form that is not read
     may_have_shapes: bool = False  # whether the profiler records shapes where it is asked to
 

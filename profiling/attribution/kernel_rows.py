@@ -415,6 +415,9 @@ def host_rows(
     loose = context.loose & owned(host["start_ns"])
     rows = np.flatnonzero((candidate & (outermost == index)) | loose)
     credit = credit_operators(events, context, rows, _group_size(trace))
+    for row, message in credit.messages.items():
+        if own := trace.groups.get(events.threads[host["thread"][row]]):
+            credit.messages[row] = message._replace(group=own.group, ranks=own.ranks, size=own.size)
     kind = classes_of(events.names)[host["name"][rows]]
     collective = kind == COMMUNICATION
     name = host["name"][rows]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from profiling.attribution.attribute import attribute
 from profiling.attribution.context import LAYER_PREFIX
+from profiling.attribution.messages import Message
 from profiling.findings import Finding
 from profiling.identity import read_identity
 from profiling.presence import Presence, is_importable
@@ -66,6 +67,7 @@ class TorchCapture(Capture):
         self._recorded: list[tuple[int, Any]] = []  # first batch, and what recorded from there on
         self._warm: Any = None  # on, but what it sees is not kept yet
         self._running = False
+        self._groups: dict[int, Message] = {}
         self._hooks: list[Any] = []
         self._on_gpu = False  # whether the model is: then the GPU is recorded, too
 
@@ -76,6 +78,7 @@ class TorchCapture(Capture):
         """Begin to record at batch ``first_batch``; hooks name layers of ``model`` unless it is compiled."""
         profiler, self._warm = self._warm or self._prepared(model), None
         profiler.start_trace()
+        self._groups = _groups_of_threads()
         self._recorded.append((first_batch, profiler))
         self._running = True
 
@@ -130,6 +133,7 @@ class TorchCapture(Capture):
             profiler.export_chrome_trace(str(path))  # a second call would be refused
             trace = read_trace(path)
         trace.world_size = max(trace.world_size, read_identity(os.environ).size)
+        trace.groups = self._groups
         converted = attribute(trace, self.rank, first_batch)
         results = profiler.profiler.kineto_results.events()
         if self._on_gpu and all(str(one.device_type()) == "DeviceType.CPU" for one in results):
@@ -137,6 +141,28 @@ class TorchCapture(Capture):
             del converted.tables["kernels"]
             converted.findings.append(Finding("not_recorded", data={"what": "GPU activity"}))
         return converted
+
+
+def _groups_of_threads() -> dict[int, Message]:
+    """The process group of each thread of Gloo's, of which its records say nothing; empty: not known.
+
+    Groups start their threads one after the other, so that these are numbered in the order of the groups.
+    """
+    import torch
+    from torch import distributed
+
+    groups: list[Message] = []
+    try:
+        for group, name in distributed.distributed_c10d._world.pg_names.items():
+            ranks = distributed.get_process_group_ranks(group)
+            known = Message(group=name, ranks=",".join(map(str, ranks)), size=len(ranks))
+            backend: Any = group._get_backend(torch.device("cpu"))
+            groups += [known] * backend.options._threads
+        comms = Path("/proc/self/task").glob("*/comm")
+        threads = sorted(int(one.parent.name) for one in comms if one.read_text() == "pt_gloo_runloop\n")
+    except (AttributeError, RuntimeError, OSError):  # not distributed, of another backend or release
+        return {}
+    return dict(zip(threads, groups, strict=True)) if len(threads) == len(groups) else {}
 
 
 def _is_compiled(model: "Module") -> bool:

@@ -29,7 +29,7 @@ def rank_of(rank: int, starts_us, ends_us, offset_us: int = 0, compute_us=(), ba
     unsaid = np.full(len(rows), None)
     kernels = {
         "collective": unsaid, "process_group": unsaid, "group_ranks": unsaid,
-        "group_size": np.zeros(len(rows)),
+        "group_size": np.zeros(len(rows)), "sequence": np.full(len(rows), -1),
         "batch_index": np.zeros(len(rows), int) if batch is None else np.array(batch),
         "start_ns": (start + offset_us) * US,
         "duration_ns": (end - start) * US,

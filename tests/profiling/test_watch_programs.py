@@ -6,7 +6,6 @@ import re
 import sys
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from analysis.display.metrics import records
@@ -158,8 +157,11 @@ def test_ddp_fsdp_and_tensor_parallelism_train_the_same_model(forks, tmp_path):
     assert fsdp["allgather"]["mbyte_per_step"] == pytest.approx(mbyte + 4e-6 * LAYERS * BLOCK)
     calls = {"allgather": 2 * LAYERS + 1, "reducescatter": LAYERS + 1, "allreduce": 1}
     assert {name: row["calls_per_step"] for name, row in fsdp.items()} == calls
-    # Of several groups Gloo's records do not say which made a call.
-    both = told(tmp_path / "both")
-    assert set(both) == {"allreduce", "allgather", "reducescatter"}
-    assert pd.isna([row["group_size"] for row in both.values()]).all()
-    assert both["allgather"]["calls_per_step"] > fsdp["allgather"]["calls_per_step"]
+    # Of two groups each: FSDP2 gathers half as many parameters; tensor parallelism moves activations.
+    both = communication(load(tmp_path / "both")).rows
+    assert set(both["group_ranks"]) == {"0,2 | 1,3", "0,1 | 2,3"}
+    assert set(both["group_size"]) == {2} and both["transfer_ms"].notna().all()
+    kinds = both.set_index(["group_ranks", "collective"])["calls_per_step"].unstack()
+    assert (kinds > 0).all(axis=None) and set(kinds) == {"allreduce", "allgather", "reducescatter"}
+    assert kinds.loc["0,2 | 1,3", "allgather"] == fsdp["allgather"]["calls_per_step"]
+    assert kinds.loc["0,2 | 1,3", "reducescatter"] == fsdp["reducescatter"]["calls_per_step"]
