@@ -137,9 +137,9 @@ def test_a_long_table_by_rank_is_a_file_in_the_page():
     columns = [RANK, Metric("step_ms", "its duration", "step, ms", places=1), NODE]
     rows = [{"rank": rank, "step_ms": 0.512345, "node": "a,b"} for rank in range(40)]
     for count, is_file in ((32, False), (40, True)):
-        section = Section(tables={"by-rank": Part("", rows[:count], columns)}, id="cost", heading="Cost")
+        section = Section(tables=[Part("", rows[:count], columns)], id="cost", heading="Cost")
         html = render(Page("a", "b", [], [section], "", []))
-        assert ('<table id="by-rank"' in html) != is_file
+        assert ('<table id="cost-0"' in html) != is_file
         files = [unquote(one) for one in re.findall(r'href="data:text/csv;charset=utf-8,([^"]+)"', html)]
         assert len(files) == is_file
     header, first, *others = csv.reader(io.StringIO(files[0]))
