@@ -1,13 +1,12 @@
-"""Draw the points of a sweep as lines, in panels, by the factors that matter most.
+"""Draw the points of a sweep as lines, by the factors that matter most.
 
-Factors are encoded in the order of their effect: the largest as colour, the next as dash, then as columns and
-rows of panels. Factors beyond these are averaged: a line of several configurations is their mean, with a band
-from the lowest to the highest. The configurations are kept in ``meta`` as ``members``, so that the page can
-recompute the mean when a filter removes some of them.
+The factor of the largest effect is the colour, the next the dash. Others are averaged: a line of several
+configurations is their mean, with a band from the lowest to the highest. The configurations are kept in
+``meta`` as ``members``, so that the page can recompute the mean when a filter removes some of them.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +20,7 @@ from jobs.run_fields import FACTOR
 CUT = "Error bars are cut at the upper edge."
 MOST_COLOURS = 8  # as many as readers tell apart, the colour-blind and in print too
 DASHES = ("solid", "dash", "dashdot")  # dotted is ideal scaling
-MOST_PANELS = 4  # beside each other, or below each other
 _MOST_IDEAL = 6  # lines that have an ideal line each
-_GAP, _GAP_BELOW = 0.03, 0.06  # between panels, of the chart's width and height
-_ROW_TITLE = 20  # pixels
-_ROW = 220  # pixels that each further row of panels adds
 
 Facts = Mapping[str, Any]
 """The level of each factor."""
@@ -40,19 +35,17 @@ class Encoding:
 
     colour: str = ""
     dash: str = ""
-    columns: str = ""
-    rows: str = ""
     averaged: tuple[str, ...] = ()  # factors that vary and have no channel: lines are means over their levels
 
     @property
     def shown(self) -> list[str]:
         """The factors that have a channel, the best channel first."""
-        return [name for name in (self.colour, self.dash, self.columns, self.rows) if name]
+        return [name for name in (self.colour, self.dash) if name]
 
 
 def encode(points: Sequence[Facts], factors: Iterable[str]) -> Encoding:
     """The channels of the factors that vary among points; ``factors``: the most important first."""
-    free = {"colour": MOST_COLOURS, "dash": len(DASHES), "columns": MOST_PANELS, "rows": MOST_PANELS}
+    free = {"colour": MOST_COLOURS, "dash": len(DASHES)}
     channels: dict[str, str] = {}
     counts = {factor: len(levels(points, factor)) for factor in factors}
     counts = {factor: count for factor, count in counts.items() if count > 1}
@@ -77,61 +70,12 @@ def levels(points: Iterable[Facts], factor: str) -> list[Any]:
 
 def caption(encoding: Encoding) -> str:
     """``Colour: loader. Line: grad. Mean of batch (band: lowest and highest).``"""
-    channels = {"Colour": encoding.colour, "Line": encoding.dash, "Columns": encoding.columns,
-                "Rows": encoding.rows}  # fmt: skip
+    channels = {"Colour": encoding.colour, "Line": encoding.dash}
     texts = [f"{name}: {factor.removeprefix(FACTOR)}." for name, factor in channels.items() if factor]
     if encoding.averaged:
         averaged = ", ".join(factor.removeprefix(FACTOR) for factor in encoding.averaged)
         texts.append(f"Mean over {averaged} (band: lowest and highest).")
     return " ".join(texts)
-
-
-# --- panels ---------------------------------------------------------------------------------------------
-
-
-def _panels(facts: Sequence[Facts], encoding: Encoding) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
-    """Of each panel, row by row, the levels that it shows, and the axes that its traces name."""
-    places = itertools.product(levels(facts, encoding.rows), levels(facts, encoding.columns))
-    for number, (row, column) in enumerate(places, 1):
-        end = "" if number == 1 else str(number)
-        yield {encoding.columns: column, encoding.rows: row}, {"xaxis": f"x{end}", "yaxis": f"y{end}"}
-
-
-def _in(facts: Sequence[Facts], shown: Facts) -> list[bool]:
-    """Which points are on these levels; those of the factor "", of a channel that shows none, are None."""
-    return [all(one.get(factor) == level for factor, level in shown.items()) for one in facts]
-
-
-def _layout(points: pd.DataFrame, encoding: Encoding, axes: "Axes") -> dict[str, Any]:
-    """The axes of all panels, and above and beside them what they show."""
-    from plotly.subplots import make_subplots
-
-    facts = points["facts"].tolist()
-    columns, rows = levels(facts, encoding.columns), levels(facts, encoding.rows)
-    above, beside = (
-        [plots.escaped(called({factor: level}, [factor])) for level in some] if factor else None
-        for factor, some in ((encoding.columns, columns), (encoding.rows, rows))
-    )
-    grid = make_subplots(
-        len(rows), len(columns), shared_xaxes="all", shared_yaxes="all", column_titles=above,
-        row_titles=beside, horizontal_spacing=_GAP, vertical_spacing=_GAP_BELOW,
-    ).layout.to_plotly_json()  # fmt: skip
-    whole = plots.layout(axes.title)
-    whole["height"] += _ROW * (len(rows) - 1)
-    whole["margin"] = {**whole["margin"], "r": whole["margin"]["r"] + _ROW_TITLE * bool(encoding.rows)}
-    whole["annotations"] = [{**one, "font": {"size": 12}} for one in grid.get("annotations", ())]
-    common = {
-        "x": plots.axis_of_counts(points[axes.x], axes.x_title),
-        "y": {"title": plots.beside_ticks(axes.unit), "rangemode": "tozero"},
-    }
-    for key, axis in grid.items():
-        if "axis" in key:
-            inside = {} if axis.get("showticklabels", True) else {"title": None}
-            whole[key] = common[key[0]] | axis | inside
-    return whole
-
-
-# --- lines ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -161,41 +105,33 @@ def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes) -> plots.Figure:
     """
     facts = points["facts"].tolist()
     colours, dashes = levels(facts, encoding.colour), levels(facts, encoding.dash)
-    panels = list(_panels(facts, encoding))
     traces: list[dict[str, Any]] = []
-    for panel, on in panels:
-        for (hue, colour), (dash, dashed) in itertools.product(enumerate(colours), enumerate(dashes)):
-            shown = {encoding.colour: colour, encoding.dash: dashed} | panel
-            here = points[_in(facts, shown)]
-            if len(here):
-                words = [called(shown, [factor]) for factor in encoding.shown]
-                # In the legend, which all panels share, what these show is not named.
-                label = plots.escaped(", ".join(words[: bool(encoding.colour) + bool(encoding.dash)]))
-                is_new = all(trace["legendgroup"] != label for trace in traces)
-                look = {**_look(hue), "legendgroup": label, "showlegend": bool(label) and is_new, **on}
-                look["line"] = {**look["line"], "dash": DASHES[dash]}
-                traces += _line(here, axes, plots.escaped(", ".join(words) or axes.title), look)
-    ideal = _ideal(traces, axes, [on for _, on in panels])
-    whole = _layout(points, encoding, axes)
+    for (hue, colour), (dash, dashed) in itertools.product(enumerate(colours), enumerate(dashes)):
+        shown = {encoding.colour: colour, encoding.dash: dashed}  # None of the factor "": no channel has it
+        here = points[[all(one.get(factor) == level for factor, level in shown.items()) for one in facts]]
+        if len(here):
+            label = plots.escaped(", ".join(called(shown, [factor]) for factor in encoding.shown))
+            ink, symbol = plots.PALETTE[hue % len(plots.PALETTE)], plots.SYMBOLS[hue % len(plots.SYMBOLS)]
+            look = {
+                "marker": {"symbol": symbol, "size": 8, "color": ink},
+                "line": {"color": ink, "width": 2, "dash": DASHES[dash]},
+                "legendgroup": label, "showlegend": bool(label),
+            }  # fmt: skip
+            traces += _line(here, axes, label or plots.escaped(axes.title), look)
+    ideal = _ideal(traces, axes)
+    whole = plots.layout(axes.title)
     highest = max([points[axes.y].max(), *(y for trace in ideal for y in trace["y"])])
-    of_y: dict[str, Any] = {}
+    of_y: dict[str, Any] = {"title": plots.beside_ticks(axes.unit), "rangemode": "tozero"}
     if axes.log and points[axes.x].nunique() > 1:
-        of_y = plots.LOG
+        of_y |= plots.LOG
     elif axes.ideal and not axes.log:
         # Ticks at 0, 50 and 100 %. Error bars may not make the points a line at zero.
         reach = points.get(f"{axes.y}_high", pd.Series(dtype=float)).astype(float)
         most = max(highest, reach[np.isfinite(reach)].max() if len(reach) else 0.0)
-        of_y = {"tick0": 0, "dtick": 50, "range": [0, 1.1 * min(most, 2 * highest)]}
+        of_y |= {"tick0": 0, "dtick": 50, "range": [0, 1.1 * min(most, 2 * highest)]}
         whole["meta"] = {"cut": bool(most > 2 * highest)}
-    for key in (one for one in whole if one.startswith("yaxis")):
-        whole[key] |= of_y
+    whole |= {"xaxis": plots.axis_of_counts(points[axes.x], axes.x_title), "yaxis": of_y}
     return {"data": [*traces, *ideal], "layout": whole}
-
-
-def _look(hue: int) -> dict[str, Any]:
-    colour = plots.PALETTE[hue % len(plots.PALETTE)]
-    marker = {"symbol": plots.SYMBOLS[hue % len(plots.SYMBOLS)], "size": 8, "color": colour}
-    return {"marker": marker, "line": {"color": colour, "width": 2}}
 
 
 def _line(points: pd.DataFrame, axes: Axes, name: str, look: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -217,7 +153,7 @@ def _line(points: pd.DataFrame, axes: Axes, name: str, look: Mapping[str, Any]) 
         "fillcolor": f"rgba({red}, {green}, {blue}, 0.15)",
         "hoverinfo": "skip", "showlegend": False, "x": [*x, *reversed(x)], "y": [*high, *reversed(low)],
         "meta": {"members": members, "band": True},
-        **{key: look[key] for key in ("xaxis", "yaxis", "legendgroup")},
+        "legendgroup": look["legendgroup"],
     }  # fmt: skip
     return [band, trace | {"x": x, "y": mean, "meta": {"members": members}}]
 
@@ -242,20 +178,18 @@ def spread(members: Sequence[Mapping[str, Any]]) -> tuple[list, list, list, list
     return of_x.index.tolist(), *(of_x[name].tolist() for name in of_x)  # type: ignore[return-value]
 
 
-def _ideal(
-    traces: Sequence[dict[str, Any]], axes: Axes, panels: Sequence[dict[str, str]]
-) -> list[dict[str, Any]]:
+def _ideal(traces: Sequence[dict[str, Any]], axes: Axes) -> list[dict[str, Any]]:
     """What ideal scaling from the first point of each line would give."""
     look: dict[str, Any] = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
     if axes.ideal and not axes.log:
         xs = sorted({x for trace in traces for x in trace["x"]})
         look |= {"name": "ideal", "line": {"dash": "dot", "color": plots.GREY, "width": 1.5}}
-        return [{"x": xs, "y": [100] * len(xs), **look, **on} for on in panels]
+        return [{"x": xs, "y": [100] * len(xs), **look}]
     drawn = [
         trace for trace in traces
         if len(trace["x"]) > 1 and not {"band", "members"} & set(trace["meta"]) and trace["y"][0] is not None
     ]  # fmt: skip
-    if not axes.ideal or len(drawn) > _MOST_IDEAL * len(panels):
+    if not axes.ideal or len(drawn) > _MOST_IDEAL:
         return []
     return [
         {
@@ -263,7 +197,7 @@ def _ideal(
             "y": [trace["y"][0] * x / trace["x"][0] for x in trace["x"]],
             "name": f"{trace['name']}, ideal",
             "line": {"dash": "dot", "color": trace["line"]["color"], "width": 1.5},
-            **look, **{key: trace[key] for key in ("xaxis", "yaxis", "meta", "legendgroup")},
+            **look, **{key: trace[key] for key in ("meta", "legendgroup")},
         }
         for trace in drawn
     ]  # fmt: skip

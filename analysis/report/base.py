@@ -236,14 +236,14 @@ def line_chart(context: Context, id: str, points: pd.DataFrame, axes: lines.Axes
     if against_ranks:
         axes = replace(axes, x_title=f"{context.unit}s")
     figure = lines.lines(points.assign(sizes=pd.Series(known, points.index, dtype=object)), encoding, axes)
-    if against_ranks and not encoding.columns:
+    if against_ranks:
         _name_nodes(figure["layout"], points)
     cut = lines.CUT if figure["layout"].get("meta", {}).get("cut") else ""
     return Chart(id, figure, " ".join(filter(None, [caption(encoding), cut])))
 
 
 def _name_nodes(layout: dict[str, Any], points: pd.DataFrame) -> None:
-    """Write ``16 nodes`` below ``64`` on the axes of ranks, where that is so of all points."""
+    """Write ``16 nodes`` below ``64`` on the axis of ranks, where that is so of all points."""
     nodes = points.dropna(subset="nodes").groupby("world_size")["nodes"].agg(["min", "max"])
     if (nodes["max"] == 1).all():
         return
@@ -251,8 +251,8 @@ def _name_nodes(layout: dict[str, Any], points: pd.DataFrame) -> None:
         ranks: f"<br>{least:.0f} node{'s' * (least != 1)}" if least == most else ""
         for ranks, least, most in nodes.itertuples()
     }
-    for axis in (layout[name] for name in layout if name.startswith("xaxis")):
-        axis["ticktext"] = [f"{ranks:g}{below.get(ranks, '')}" for ranks in axis["tickvals"]]
+    ticks = layout["xaxis"]["tickvals"]
+    layout["xaxis"]["ticktext"] = [f"{ranks:g}{below.get(ranks, '')}" for ranks in ticks]
 
 
 def bar_chart(

@@ -90,13 +90,11 @@ def plan_section(context: Context) -> Section:
 
 
 def _mark(traces: list[dict[str, Any]], x: list[float], y: list[float]) -> None:
-    """Add a star at a point, with the axes and the facts of the line through it."""
+    """Add a star at a point, with the facts of the line through it."""
     look = {"mode": "markers", "name": "chosen", "marker": {"symbol": "star", "size": 16, "color": BLACK}}
     for trace in traces:
         if x and (x[0], y[0]) in zip(trace["x"], trace["y"], strict=True):
-            traces.append(
-                {**look, "x": x, "y": y, **{name: trace[name] for name in ("xaxis", "yaxis", "meta")}}
-            )
+            traces.append({**look, "x": x, "y": y, "meta": trace["meta"]})
             return
 
 

@@ -35,11 +35,11 @@ def crossed(**factors) -> list[dict]:
         ({}, Encoding()),
         ({"loader": ["a"], "grad": ["x", "y"]}, Encoding("grad")),  # what does not vary has none
         ({"workers": [2, 4, 8], "batch": [32, 64], "grad": ["x", "y"]},
-         Encoding("workers", "batch", "grad")),
-        (FACTORS, Encoding("loader", "grad", "batch", "workers", ("threads",))),
+         Encoding("workers", "batch", ("grad",))),
+        (FACTORS, Encoding("loader", "grad", ("batch", "workers", "threads"))),
         # No channel has nine levels.
         ({"batch": range(9), "workers": range(5), "loader": ["a", "b"], "grad": ["x", "y"]},
-         Encoding("workers", "loader", "grad", "", ("batch",))),
+         Encoding("workers", "loader", ("batch", "grad"))),
     ],
 )  # fmt: skip
 def test_factors_take_the_first_channel_that_has_enough_levels(factors, expected):
@@ -62,25 +62,17 @@ def drawn(facts: list[dict], encoding: Encoding) -> list[dict]:
 
 
 def test_a_line_is_a_level_of_each_factor_shown():
-    names = ["loader", "grad", "batch"]
+    names = ["loader", "grad"]
     facts = crossed(**{name: FACTORS[name] for name in names})
     traces = drawn(facts, encode(facts, names))
     whole = [trace["hovertemplate"].partition("<br>")[0] for trace in traces]
     assert set(whole) == {label_of(one, one) for one in facts}
-    assert all(name.startswith(f"{trace['name']}, ") for name, trace in zip(whole, traces, strict=True))
-    # What panels share is once in the legend.
-    entries = [trace["name"] for trace in traces if trace["showlegend"]]
-    assert sorted(entries) == sorted({trace["name"] for trace in traces})
-    shown = {
-        (*name.split(", "), trace["line"]["color"], trace["line"]["dash"], trace["xaxis"])
-        for name, trace in zip(whole, traces, strict=True)
-    }
-    colours, dashes, panels = plots.PALETTE[:2], ("solid", "dash"), ("x", "x2")
+    assert whole == [trace["name"] for trace in traces if trace["showlegend"]]
+    shown = {(*trace["name"].split(", "), trace["line"]["color"], trace["line"]["dash"]) for trace in traces}
+    colours, dashes = plots.PALETTE[:2], ("solid", "dash")
     assert shown == {
-        (loader, f"{grad} gradients", f"batch {batch}", colours[a], dashes[b], panels[c])
-        for (a, loader), (b, grad), (c, batch) in itertools.product(
-            *(enumerate(FACTORS[one]) for one in names)
-        )
+        (loader, f"{grad} gradients", colours[a], dashes[b])
+        for (a, loader), (b, grad) in itertools.product(*(enumerate(FACTORS[one]) for one in names))
     }
     assert traces[0]["customdata"] == [{"nodes": ranks} for ranks in (1, 2, 4)]
 

@@ -122,34 +122,6 @@ def test_tables_search_and_sort_by_keyboard(closed):
     assert values() == sorted(values(), reverse=True)
 
 
-def test_panels_that_a_filter_empties_leave_their_place_to_the_others(closed):
-    left = closed.page.evaluate(
-        """() => {
-          const axes = (end) => ({xaxis: `x${end}`, yaxis: `y${end}`});
-          const line = (end, x) => ({...axes(end), x, meta: {}});
-          const ideal = (end) => ({...axes(end), x: [1, 2], name: "ideal"});
-          const title = {text: "t"}, y = {domain: [0, 1]}, top = {y: 1, yanchor: "bottom"};
-          const layout = {
-            xaxis: {domain: [0, 0.48], title}, yaxis: {...y, title, showticklabels: true},
-            xaxis2: {domain: [0.52, 1], title, matches: "x"},
-            yaxis2: {...y, showticklabels: false, matches: "y"},
-            annotations: [{...top, x: 0.24, text: "32"}, {...top, x: 0.76, text: "64"}],
-          };
-          const others = [line("2", [1]), ideal(""), ideal("2")];
-          const all = withoutEmptyPanels([line("", [1]), ...others], layout);
-          const some = withoutEmptyPanels([line("", []), ...others], layout);
-          return [all.layout === layout && all.data.length, some.layout, some.data];
-        }"""
-    )
-    kept, layout, data = left
-    assert kept == 4
-    assert {name for name in layout if "axis" in name} == {"xaxis2", "yaxis2"}
-    assert layout["xaxis2"]["domain"] == [0, 1]
-    assert layout["yaxis2"]["title"] == {"text": "t"} and layout["yaxis2"]["showticklabels"]
-    assert [(one["text"], one["x"]) for one in layout["annotations"]] == [("64", 0.5)]
-    assert [(one.get("name"), one["xaxis"]) for one in data] == [(None, "x2"), ("ideal", "x2")]
-
-
 # --- the way through the page ---------------------------------------------------------------------------
 
 

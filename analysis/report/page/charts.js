@@ -28,19 +28,7 @@ function visibleData(data, filters) {
   return data
     .filter((trace) => trace.meta === undefined || passes(trace.meta, filters))
     .map((trace) => (trace.meta?.members ? summarised(trace, filters) : picked(trace, filters)))
-    .filter((trace) => trace !== null)
-    .map(named());
-}
-
-// Of what panels have in common, the first that is left has the entry of the legend.
-function named() {
-  const groups = new Set();
-  return (trace) => {
-    if (!trace.legendgroup || trace.mode !== "lines+markers") return trace;
-    const showlegend = !groups.has(trace.legendgroup);
-    groups.add(trace.legendgroup);
-    return { ...trace, showlegend };
-  };
+    .filter((trace) => trace !== null);
 }
 
 function picked(trace, filters) {
@@ -82,63 +70,12 @@ function summarised(trace, filters) {
   return { ...trace, x, y: mean };
 }
 
-// A grid of panels (analysis/display/lines.py) without the columns and rows in which nothing is left, not even
-// their ideal lines; the others take their place.
-function withoutEmptyPanels(data, layout) {
-  const ends = Object.keys(layout).filter((name) => /^xaxis\d*$/.test(name)).map((name) => name.slice(5));
-  const hasPoints = (trace) => trace.meta !== undefined && trace.x.length > 0;
-  const filled = ends.filter((end) => data.some((one) => one.xaxis === `x${end}` && hasPoints(one)));
-  if (filled.length === 0 || filled.length === ends.length) return { data, layout };
-  const columns = respaced(layout, "xaxis", ends, filled);
-  const rows = respaced(layout, "yaxis", ends, filled);
-  const at = (places, axis) => places.get(layout[axis].domain[0]);
-  const kept = ends.filter((end) => at(columns, `xaxis${end}`) && at(rows, `yaxis${end}`));
-  const [first] = kept;
-  const titleOf = (letter) => ends.map((end) => layout[`${letter}axis${end}`].title).find(Boolean);
-  const left = { ...layout };
-  for (const end of ends) for (const letter of "xy") delete left[`${letter}axis${end}`];
-  for (const end of kept) {
-    const [x, y] = [at(columns, `xaxis${end}`).to, at(rows, `yaxis${end}`).to];
-    const outer = { x: y[0] === 0, y: x[0] === 0 }; // the lowest row and the left column have the labels
-    for (const [letter, domain] of [["x", x], ["y", y]]) {
-      const axis = { ...layout[`${letter}axis${end}`], domain, showticklabels: outer[letter] };
-      axis.title = outer[letter] ? titleOf(letter) : null;
-      axis.matches = end === first ? undefined : `${letter}${first}`;
-      left[`${letter}axis${end}`] = axis;
-    }
-  }
-  left.annotations = (layout.annotations ?? []).map((one) => movedTitle(one, columns, rows)).filter(Boolean);
-  const here = new Set(kept.map((end) => `x${end}`));
-  return { data: data.filter((one) => here.has(one.xaxis)), layout: left };
-}
-
-// The title of a column, which stands above it, or of a row, beside it; null with that itself.
-function movedTitle(title, columns, rows) {
-  const [letter, places] = title.yanchor === "bottom" ? ["x", columns] : ["y", rows];
-  const place = [...places.values()].find(({ from }) => from[0] < title[letter] && title[letter] < from[1]);
-  return place ? { ...title, [letter]: (place.to[0] + place.to[1]) / 2 } : null;
-}
-
-// Of the columns ("xaxis") or rows ("yaxis") that hold a filled panel, by where they begin: from where to where
-// they lie, and where they will when these alone share the chart.
-function respaced(layout, letters, ends, filled) {
-  const domains = (some) => new Map(some.map((end) => layout[letters + end].domain).map((one) => [one[0], one]));
-  const [before, left] = [domains(ends), [...domains(filled).values()].sort((a, b) => a[0] - b[0])];
-  const size = left[0][1] - left[0][0];
-  const gap = before.size > 1 ? (1 - before.size * size) / (before.size - 1) : 0;
-  const wider = (1 - gap * (left.length - 1)) / left.length;
-  const share = (place) => [place * (wider + gap), Math.min(1, place * (wider + gap) + wider)];
-  return new Map(left.map((from, place) => [from[0], { from, to: share(place) }]));
-}
-
 // --- how it looks -------------------------------------------------------------------------------------
 
 const ENTRY = 20; // the height of a line of a legend
 const AROUND = 10; // all of them
 const SIGN = 46; // the width of an entry's sign and of the gaps around its name
 const LETTER = 6.6;
-const PANEL_TITLE = 22;
-const SECOND_LINE = 16; // of panels' titles
 const ON_PAPER = 205; // pixels
 const MOST_LEGEND = 0.2; // of a chart's height
 const NARROW = 600; // pixels
@@ -167,24 +104,9 @@ function inLines(name, most) {
     .join("<br>");
 }
 
-// Titles of columns of panels, in two lines where these are narrow.
-function withPanelTitles(layout, width) {
-  const isTop = (annotation) => annotation.yanchor === "bottom";
-  const all = layout.annotations ?? [];
-  const room = (width - layout.margin.l - layout.margin.r) / all.filter(isTop).length;
-  const fitted = (one) => (isTop(one) ? { ...one, text: inLines(one.text, Math.floor(room / LETTER)) } : one);
-  return { ...layout, annotations: all.map(fitted) };
-}
-
-function heightOfPanelTitles({ annotations }) {
-  const texts = annotations.filter((one) => one.yanchor === "bottom").map((one) => one.text);
-  if (texts.length === 0) return 0;
-  return PANEL_TITLE + (texts.some((text) => text.includes("<br>")) ? SECOND_LINE : 0);
-}
-
 // The legend on top, as many entries in a line as fit.
 function withLegend(unlabelled, data, width) {
-  const layout = withPanelTitles(withLabels(withTicks(unlabelled, width), data, width), width);
+  const layout = withLabels(withTicks(unlabelled, width), data, width);
   const names = data.filter((one) => one.showlegend !== false && one.type !== "heatmap").map((one) => one.name);
   const entry = Math.ceil(LETTER * Math.max(0, ...names.map((name) => name.length)));
   const inLine = Math.max(1, Math.floor((width - layout.margin.l - layout.margin.r) / (entry + SIGN)));
@@ -196,14 +118,14 @@ function withLegend(unlabelled, data, width) {
   const fitted = {
     ...layout,
     height,
-    margin: { ...layout.margin, t: above + heightOfPanelTitles(layout) + 4 },
+    margin: { ...layout.margin, t: above + 4 },
     title: "",
   };
   const sized = data.some((trace) => Array.isArray(trace.marker?.size));
   fitted.legend = {
     ...layout.legend, itemsizing: sized ? "constant" : "trace", orientation: "h", entrywidth: entry, x: 0, xref: "container",
     yanchor: "top", yref: "container", y: 1,
-    tracegroupgap: 0, // each entry is a group where several panels have it
+    tracegroupgap: 0, // each entry is a group: a line and its band
   };
   return fitted;
 }
@@ -218,11 +140,11 @@ const MOST_NAME = 0.35; // of a chart's width
 
 const longestName = (lines) => Math.max(...lines.map((line) => line.name.length)) + 2;
 
-// The lines that have their names beside them instead of in a legend: of one panel that is wide enough.
+// The lines that have their names beside them instead of in a legend: where there is room.
 function namedLines(data, layout, width) {
   const lines = data.filter((trace) => trace.showlegend !== false && trace.mode === "lines+markers");
   const others = data.filter((trace) => trace.showlegend !== false && trace.mode !== "lines+markers");
-  if (lines.length === 0 || others.length > 0 || layout.xaxis2 || width <= NARROW) return [];
+  if (lines.length === 0 || others.length > 0 || width <= NARROW) return [];
   return LETTER * longestName(lines) < MOST_NAME * width ? lines : [];
 }
 
@@ -256,9 +178,8 @@ function namesBeside(lines, layout, height) {
 // On a narrow screen ticks have their first line alone: the second would lie on its neighbours.
 function withTicks(layout, width) {
   if (width > NARROW) return layout;
-  const first = (axis) => ({ ...axis, ticktext: axis.ticktext.map((text) => text.split("<br>")[0]) });
-  const names = Object.keys(layout).filter((name) => /^xaxis\d*$/.test(name) && layout[name].ticktext);
-  return { ...layout, ...Object.fromEntries(names.map((name) => [name, first(layout[name])])) };
+  const ticktext = layout.xaxis?.ticktext?.map((text) => text.split("<br>")[0]);
+  return ticktext ? { ...layout, xaxis: { ...layout.xaxis, ticktext } } : layout;
 }
 
 const isDark = () =>
@@ -302,10 +223,10 @@ function nothingLeft(layout) {
 // Args: width: in pixels; by default that of the element.
 function drawChart(element, filters, width = element.clientWidth) {
   const figure = figureOf(element);
-  const { data: left, layout: panels } = withoutEmptyPanels(visibleData(figure.data, filters), figure.layout);
-  const lines = namedLines(left, panels, width);
+  const left = visibleData(figure.data, filters);
+  const lines = namedLines(left, figure.layout, width);
   const data = lines.length > 0 ? left.map((trace) => ({ ...trace, showlegend: false })) : left;
-  const layout = data.length > 0 ? withLegend(panels, data, width) : nothingLeft(figure.layout);
+  const layout = data.length > 0 ? withLegend(figure.layout, data, width) : nothingLeft(figure.layout);
   if (lines.length > 0) layout.margin.r += LETTER * longestName(lines);
   element.style.height = `${layout.height}px`;
   const drawn = { ...themed(layout), width };
