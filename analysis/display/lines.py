@@ -26,9 +26,6 @@ Facts = Mapping[str, Any]
 """The level of each factor."""
 
 
-# --- channels -------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Encoding:
     """The factor that each channel of a chart shows; empty: none."""

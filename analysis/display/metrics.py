@@ -121,8 +121,6 @@ def header(name: str) -> str:
     return "\n".join([*lines, UNITS[end]] if end else lines)
 
 
-# --- the fields of a run ------------------------------------------------------------------------------
-
 _HEADERS = {"gpus_per_node": "GPUs/\nnode", "repetition": "rep"}
 RANKS_PER_NODE = "ranks/\nnode"  # instead, of runs without GPUs
 
@@ -228,9 +226,6 @@ def data_columns(metrics: Iterable[Metric], rows: Rows, every: bool = False) -> 
     names = list(dict.fromkeys([*names[:after], *own_names(*rows), *names[after:]]))
     same = set() if every else {*FIELDS_OF_RUNS, "repetition"} - {*IDENTIFY, *telling(rows)}
     return [name for name in names if name not in same]
-
-
-# --- what derives from metrics ------------------------------------------------------------------------
 
 
 def names_of(metrics: Iterable[Metric]) -> list[str]:

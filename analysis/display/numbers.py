@@ -126,8 +126,6 @@ def label_of(row: Mapping[str, Any], fields: Iterable[str]) -> str:
     return ", ".join(parts)
 
 
-# --- intervals ------------------------------------------------------------------------------------------
-
 # An interval that reaches beyond so many times its value, or below that fraction of it, does not even tell
 # the order of magnitude. Two runs of which one takes more than 1.5 times as long as the other have such an
 # interval; of three runs the longest takes more than 5 times as long as the shortest.

@@ -105,9 +105,6 @@ class Answer:
         return [Part(self.title, some, filled([*fields(also), *names], some), caption)]
 
 
-# --- the command line ---------------------------------------------------------------------------------
-
-
 def parser(
     module: str, description: str | None, columns: Callable[[], Columns], optional: str = ""
 ) -> Parser:
@@ -196,9 +193,6 @@ def emit(answer: Answer, study: Any, arguments: argparse.Namespace) -> int:
     return EXIT_FAILED if answer.regressed or study.missing else EXIT_DONE
 
 
-# --- data ---------------------------------------------------------------------------------------------
-
-
 def _data(frame: "pd.DataFrame", form: str, findings: Sequence[Finding] | None) -> str | bytes:
     names = [str(name) for name in frame]
     rows = [{name: plain(value) for name, value in row.items()} for row in records(frame)]
@@ -231,9 +225,6 @@ def write(content: str | bytes, output: Path | None) -> None:
         raise UserError("Parquet is binary: give --output FILE, or redirect standard output")
     else:
         sys.stdout.buffer.write(content)
-
-
-# --- a terminal ---------------------------------------------------------------------------------------
 
 
 def as_terminal(

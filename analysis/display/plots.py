@@ -65,9 +65,6 @@ Figure = dict[str, Any]
 Values = Sequence | pd.Series
 
 
-# --- of all charts --------------------------------------------------------------------------------------
-
-
 def layout(title: str) -> dict[str, Any]:
     """What all charts have: margins, the legend above the plot, the title on the left."""
     place = {"x": 0.01, "xanchor": "left", "y": 0.98, "yanchor": "top"}
@@ -103,9 +100,6 @@ def error_bars(values: Values, low: Values, high: Values) -> dict[str, Any]:
     return {"type": "data", "symmetric": False, "thickness": 1.5, "width": 5, **ends}
 
 
-# --- lines ----------------------------------------------------------------------------------------------
-
-
 LOG = {"type": "log", "tickformat": ",.10~g"}  # an axis; whole numbers, where plotly shows single digits
 
 
@@ -116,9 +110,6 @@ def axis_of_counts(counts: pd.Series, what: str) -> dict[str, Any]:
     if len(measured) > 1:
         axis |= {"type": "log", "ticktext": [f"{value:g}" for value in measured]}
     return axis
-
-
-# --- bars -----------------------------------------------------------------------------------------------
 
 
 def bars(

@@ -201,9 +201,6 @@ class RunTrace:
         return [one for one in self.ranks if len(one.batch_index)]
 
 
-# --- reading ------------------------------------------------------------------------------------------
-
-
 def traces_of(study: Study, sources: Iterable[Source]) -> list[RunTrace]:
     """The trace of each of the runs that can be used, with findings on what its anatomy lacks."""
     traces = [trace for _, trace in study.each(sources, lambda source: trace_of(study, source))]
@@ -358,8 +355,6 @@ def _communication(
     waits = parts["exposed_wait"][:, None] * np.repeat(shares, len(divide.STAGES), axis=0)
     return parts | dict(zip(WAITS, waits.T, strict=True))
 
-
-# --- frames -----------------------------------------------------------------------------
 
 _COMMUNICATION = ("exposed_communication_ns", "overlapped_communication_ns")
 _UNKNOWN_SHARE = 0.01  # of launches, from which on idle time before such kernels is a finding

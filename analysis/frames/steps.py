@@ -27,8 +27,6 @@ _LONGER = 1.01  # than a step its stages cannot be, but by rounding
 _READ = ["batch_index", "start_ns", *(f"{stage}_ns" for stage in _RECORDED), "end_ns", "images", "attributed"]
 
 
-# --- which steps count --------------------------------------------------------------------------------
-
 Read = tuple[np.ndarray, np.ndarray]  # how long steps took, ns, and which were recorded; (ranks x steps) each
 
 
@@ -107,9 +105,6 @@ def attributed_that_count(study: Study, source: Source) -> str:
 def in_steps(batch_index: np.ndarray, steps: range) -> np.ndarray:
     """Which of these batches are among the steps."""
     return (batch_index >= steps.start) & (batch_index < steps.stop)
-
-
-# --- their durations ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

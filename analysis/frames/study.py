@@ -246,8 +246,6 @@ class Study:
         """What does not count, without what its sweep leaves out on purpose."""
         return [failure for failure in self.failed if failure.kind != "excluded"]
 
-    # --- asking it ------------------------------------------------------------------------------------
-
     def use(self, source: Source, function: Callable[[Source], _Answer]) -> _Answer | None:
         """``function(source)``, which reads no other; None, with a finding, if it is :class:`Unusable`."""
         if not self.usable([source]):
@@ -299,8 +297,6 @@ class Study:
         """A DuckDB connection of this study's own."""
         return database.connect()
 
-    # --- findings -------------------------------------------------------------------------------------
-
     def note(self, code: str, source: Source | str | None = None, side: Side = "", **data: object) -> None:
         """Add a finding, once; on a run, if one is given.
 
@@ -348,8 +344,6 @@ class Study:
         if without and not bad:
             return UserError(f"{why}; {without[0].id} holds no times of steps")
         return UserError(f"{why}; {bad[0].point} is not used: {bad[0].reason}" if bad else why)
-
-    # --- the frame ------------------------------------------------------------------------------------
 
     @property
     def own_factors(self) -> list[str]:

@@ -31,8 +31,6 @@ SIZE = ("nodes", "gpus_per_node", "world_size")
 # Parts of a step, and stages, as the opening calls them.
 NAMES = {part: words["name"] for part, words in PARTS.items() if part != "backward"}
 
-# --- configurations and their names ---
-
 
 def labelled(
     frame: pd.DataFrame, fields: Sequence[str], factors: Sequence[str] | None = None
@@ -75,9 +73,6 @@ def labels_of(rows: Rows, fields: Sequence[str], unit: str = "GPU") -> list[str]
     return [sized(row, distinguishing, unit) for row in rows]
 
 
-# --- tables and points of charts ---
-
-
 def by_configuration(
     frame: pd.DataFrame, figures: Sequence[str], factors: Sequence[str], unit: str = "GPU"
 ) -> pd.DataFrame:
@@ -106,9 +101,6 @@ def finest_parts(frame: pd.DataFrame, before: str = "", after: str = "_ms") -> p
     """
     parts = [finest({name: row.get(f"{before}{name}{after}") for name in EVERY}) for row in records(frame)]
     return frame.assign(**{f"{name}{after}": [of.get(name, math.nan) for of in parts] for name in EVERY})
-
-
-# --- sections ---
 
 
 class Context(Evidence):

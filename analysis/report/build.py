@@ -64,7 +64,7 @@ CHAPTERS: Mapping[Chapter, Sequence[SectionKind]] = {
         scaling.anatomy_section, scaling.stages, scaling.BATCHES,
     ),
     Chapter("Ranks", "What do ranks wait for?"): (
-        communication.communication_section, stragglers.stragglers_section,
+        communication.collectives, communication.mpi, stragglers.stragglers_section,
     ),
     Chapter("Kernels", "Which kernels take the time?"): (
         kernels.top, kernels.roofline, kernels.HOTSPOTS,
@@ -199,9 +199,6 @@ def facts_of(path: Path, manifests: Sequence[Facts], jobs: Sequence[TracedJob] =
         if value not in (None, ""):
             facts.setdefault(name, {})[str(value)] = None
     return [(name, ", ".join(values)) for name, values in facts.items()]
-
-
-# --- single-node studies --------------------------------------------------------------------------------
 
 
 def holds_studies(path: Path) -> bool:

@@ -28,35 +28,19 @@ _MPI_CHARTS = (
 _SHARES = Axes("batch", "per-GPU batch size, images", "pct", "% of time", "Communication and copies")
 
 
-def _several_ranks(context: Context) -> bool:
-    """Whether collectives of runs of several ranks may be known; where TAU saw MPI, only of profiled ones."""
+def _talked(context: Context) -> bool:
+    """Whether runs of several ranks may have collectives; where TAU saw MPI, only those that are known."""
     of_tau = messages.has_tau(context.study)
-    return any(
+    several = any(
         source.ranks > 1 and source.fields["profile"] != "tau"
         for source in context.study.of_kind("run", "trace")
         if source.fields["profile"] != "none" or not of_tau
     )
+    return several and not (of_tau and context.frame_if_any(communication.communication, context.study).empty)
 
 
-# Not where nobody has anybody to talk to.
-@section(
-    "communication", "What does communication cost?",
-    lambda context: _several_ranks(context) or messages.has_tau(context.study),
-)  # fmt: skip
-def communication_section(context: Context) -> Section:
-    """Collectives of runs of several ranks, and MPI of TAU's tables."""
-    has_tau, halves = messages.has_tau(context.study), []
-    if _several_ranks(context) and (
-        len(context.frame_if_any(communication.communication, context.study)) or not has_tau
-    ):
-        halves.append(_collectives(context))
-    if has_tau:
-        halves.append(_mpi(context))
-    charts = [chart for half in halves for chart in half.charts]
-    return Section("", charts, [part for half in halves for part in half.tables])
-
-
-def _collectives(context: Context) -> Section:
+@section("communication", "What does communication cost?", _talked)
+def collectives(context: Context) -> Section:
     answer = context.once(communication.communication, context.study)
     bars = base.by_configuration(together(pd.DataFrame(answer.rows)), _PARTS, context.factors, context.unit)
     charts = [base.bar_chart("exposed", bars, HIDDEN, "Overlapped and exposed")]
@@ -73,7 +57,9 @@ def together(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.drop(columns=_PARTS, errors="ignore").drop_duplicates("run").merge(sums, on="run")
 
 
-def _mpi(context: Context) -> Section:
+@section("mpi", "What does MPI cost?", lambda context: messages.has_tau(context.study))
+def mpi(context: Context) -> Section:
+    """Time and messages of MPI, of TAU's tables."""
     answer = messages.answer(context.study)
     rows = pd.DataFrame(answer.rows)
     lines = [name for name in varied(rows) if name not in ("nodes", "world_size")]

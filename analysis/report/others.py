@@ -63,8 +63,6 @@ def scaling(context: Context) -> Section:
     return Section("", [Chart("traced-scaling", figure)], parts)
 
 
-# --- the reference's own files ----------------------------------------------------------------------------
-
 _BY_WHOLE_TIME = "From the duration of the whole application, startup included."
 
 
