@@ -7,10 +7,9 @@
 
 import importlib
 from pathlib import Path
-from types import ModuleType
 
 from analysis.display.metrics import FIELDS, UNITS
-from analysis.frames.measure import columns_of
+from analysis.frames.measure import Command
 from jobs.flags import make_parser
 from profiling.errors import run_command
 
@@ -43,12 +42,11 @@ _PARTS = (
 )
 
 
-def commands() -> dict[str, ModuleType]:
-    """The commands whose answers have columns, by name; each says them as ``COLUMNS``."""
-    here = Path(__file__).parent
-    names = [path.stem for path in sorted(here.glob("[a-z]*.py")) if path.stem != "columns"]
-    modules = {name: importlib.import_module(f"analysis.{name}") for name in names}
-    return {name: one for name, one in modules.items() if columns_of(one)}
+def commands() -> dict[str, Command]:
+    """The commands whose answers have columns, by name."""
+    names = [path.stem for path in sorted(Path(__file__).parent.glob("[a-z]*.py")) if path.stem != "columns"]
+    mains = {name: getattr(importlib.import_module(f"analysis.{name}"), "main", None) for name in names}
+    return {name: main for name, main in mains.items() if isinstance(main, Command) and main.measure.columns}
 
 
 def page() -> str:
@@ -57,9 +55,9 @@ def page() -> str:
     parts = "".join(f"- `{part}`: {meaning}\n" for part, meaning in meanings.items())
     pieces = [_HEAD.format(parts=parts)]
     seen = set(FIELDS)
-    for name, module in commands().items():
+    for name, command in commands().items():
         lines = []
-        for metric in (metric for metrics in columns_of(module).values() for metric in metrics):
+        for metric in (metric for metrics in command.measure.columns.values() for metric in metrics):
             if metric.name not in seen and not _derived(metric.name, seen):
                 lines.append(f"{metric.name + '±' * bool(metric.interval):<32} {metric.meaning}\n")
             seen.add(metric.name)

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.frames import load as results
-from analysis.frames.measure import columns_of
 from analysis.frames.study import Study
 from analysis.report.build import build
 from profiling.errors import UserError, did_you_mean
@@ -45,10 +44,6 @@ class Results:
     Each command of :data:`COMMANDS` is a method: ``results.scaled(method="published")``. Its settings are the
     command's flags: ``group_by=["batch", "nodes"]`` is ``--group-by batch,nodes``, ``summary=True`` is
     ``--summary``; None and False leave one out. Where the command takes further paths, they come first.
-
-    Attributes:
-        path: a sweep, a run, a folder of reference files, or a file.
-        study: the runs in it, as :func:`analysis.frames.load.load` found them.
     """
 
     def __init__(self, path: Path, study: Study) -> None:
@@ -91,7 +86,7 @@ def question(name: str, path: Path) -> "Callable[..., pd.DataFrame]":
         words = [*map(str, (path, *more)), "--format", "json", *flags]
         found, study, _ = command.main.answer(words)
         frame, findings = found.frame(), [*found.verdict, *study.findings]
-        metrics = [*(metric for of in columns_of(command).values() for metric in of), *found.columns]
+        metrics = [*(metric for of in command.main.measure.columns.values() for metric in of), *found.columns]
         meaning = {name: metric.description for metric in metrics for name in metric.names if name in frame}
         notes = [*found.notes, *lines(findings)]
         frame.attrs = {"meaning": meaning, "notes": notes, "findings": as_data(findings)}
@@ -120,14 +115,7 @@ def _flag(name: str, value: Setting | None) -> list[str]:
 def load(path: Path | str, peaks: Path | None = None) -> Results:
     """The results in ``path``: a sweep, a run, a folder of the reference's files, or one such file.
 
-    Args:
-        peaks: datasheet peaks of your devices, for the charts (as analysis/measures/peaks.yaml).
-
-    Raises:
-        UserError: it does not exist, is empty, or holds nothing known.
+    ``peaks``: datasheet peaks of your devices (as analysis/measures/peaks.yaml). UserError: nothing is known.
     """
     path = Path(path).expanduser()
     return Results(path, results.load(path, peaks))
-
-
-__all__ = ["COMMANDS", "Results", "UserError", "load"]

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import ModuleType
 from typing import Any
 
 from analysis.display import output
@@ -159,9 +158,3 @@ class Command:
         answer, study, arguments = self.answer(words)
         self._after(answer, arguments)
         return output.emit(answer, study, arguments)
-
-
-def columns_of(command: ModuleType) -> output.Columns:
-    """The columns of a command's answers; empty: it answers by none."""
-    main = getattr(command, "main", None)
-    return main.measure.columns if isinstance(main, Command) else getattr(command, "COLUMNS", {})

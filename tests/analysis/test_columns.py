@@ -9,7 +9,6 @@ import pytest
 from analysis import columns
 from analysis.display import output
 from analysis.display.metrics import FIELDS, Metric, names_of, records
-from analysis.frames.measure import columns_of
 from jobs.run import Run
 from profiling import convert, tables
 from tests.analysis.commands import Ran, run
@@ -23,7 +22,7 @@ from tests.profiling.traced_jobs import Planted, write_job
 
 
 def every_metric() -> list[Metric]:
-    groups = [columns_of(command) for command in columns.commands().values()]
+    groups = [command.measure.columns for command in columns.commands().values()]
     return [metric for of in groups for metrics in of.values() for metric in metrics]
 
 
@@ -196,7 +195,7 @@ def test_no_answer_has_a_column_twice(given: tuple[str, ...], ask) -> None:
 def test_each_key_of_a_row_is_a_column_or_a_field_and_each_column_is_in_a_row(command: str, ask) -> None:
     rows = [row for given in ANSWERS if given[0] == command for row in ask(given)[1]]
     said = {
-        name for metrics in columns_of(columns.commands()[command]).values() for name in names_of(metrics)
+        name for metrics in columns.commands()[command].measure.columns.values() for name in names_of(metrics)
     }
     keys = {name for row in rows for name in row}
     assert sorted(keys - said - set(FIELDS)) == []
@@ -205,9 +204,9 @@ def test_each_key_of_a_row_is_a_column_or_a_field_and_each_column_is_in_a_row(co
 
 @pytest.mark.parametrize("command", columns.commands())
 def test_a_flag_explains_each_column_and_help_is_left_to_the_flags(command: str) -> None:
-    module = columns.commands()[command]
-    said, of_help = (" ".join(run(module.__name__, flag).out.split()) for flag in ("--columns", "--help"))
-    for of, metrics in columns_of(module).items():
+    flags = ("--columns", "--help")
+    said, of_help = (" ".join(run(f"analysis.{command}", flag).out.split()) for flag in flags)
+    for of, metrics in columns.commands()[command].measure.columns.items():
         assert " ".join(of.split()) in said and " ".join(of.split()) not in of_help
         assert not [
             one.name for one in metrics if " ".join(f"{one.label} {one.description}".split()) not in said
