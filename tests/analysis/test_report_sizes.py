@@ -139,15 +139,19 @@ def test_a_filter_forms_the_means_again(opened):
         "document.getElementById('chart-throughput').data.filter((t) => t.mode === 'lines+markers' && t.x[0])"
     )
     whole = opened.page.evaluate(f"{lines}.map((t) => [t.name, t.meta.members.length, t.y[0]])")
-    assert len(whole) == 16 and {members for _, members, _ in whole} == {2}
+    assert len(whole) == 4 and {members for _, members, _ in whole} == {8}
     opened.page.select_option("select[data-filter=network]", "ib")
     opened.see("#chart-throughput")
-    left = opened.page.evaluate(f"{lines}.map((t) => [t.name, t.facts.network, t.y[0]])")
-    assert [name for name, _, _ in left] == [name for name, _, _ in whole]
-    assert {network for _, network, _ in left} == {"ib"}
+    left = opened.page.evaluate(f"{lines}.map((t) => [t.name, t.y[0]])")
+    assert [name for name, _ in left] == [name for name, _, _ in whole]
     # A batch takes 1.1 times as long over eth.
-    ratios = [alone / mean for (_, _, alone), (_, _, mean) in zip(left, whole, strict=True)]
-    assert ratios == pytest.approx([2 / (1 + 1 / 1.1)] * 16, rel=0.02)
+    ratios = [of_ib / mean for (_, of_ib), (_, _, mean) in zip(left, whole, strict=True)]
+    assert ratios == pytest.approx([2 / (1 + 1 / 1.1)] * 4, rel=0.02)
+    for name, level in (("grad", "fp16"), ("workers", "2")):
+        opened.page.select_option(f"select[data-filter={name}]", level)
+    opened.see("#chart-throughput")
+    facts = opened.page.evaluate(f"{lines}.map((t) => [t.facts.network, t.facts.grad, t.facts.workers])")
+    assert facts == [["ib", "fp16", 2]] * 4
     opened.page.select_option("select[data-filter=gpus_per_node]", "2")
     opened.see("#chart-throughput")
     assert {tuple(x) for x in opened.page.evaluate(f"{lines}.map((t) => t.x)")} <= {(2,), (1, 2)}
