@@ -169,8 +169,3 @@ def test_a_tau_without_python_is_none_that_can_be_used(put):
 def test_a_tau_of_another_python_serves_in_all_modes_but_one(put):
     found = look_at_tau(put(python=f'echo "{OTHER_PYTHON}"; exit 255'))
     assert found.present and found.detail.endswith(f"profile_mode python: {OTHER_PYTHON}")
-
-
-def test_where_there_are_gpus_it_is_tried_with_cupti(put, tmp_path):
-    look_at_tau(put(alone=f'echo "$*" > {tmp_path}/said; {PROFILE}'), gpu=True)
-    assert "python,cupti" in (tmp_path / "said").read_text().split()

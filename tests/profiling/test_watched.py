@@ -48,22 +48,6 @@ def test_a_step_of_few_is_not_ended_before_the_second_optimizer_has_come(watch, 
     assert watched_process.stop().passes.tolist() == [critics + 1] * batches
 
 
-@pytest.mark.parametrize(
-    ("steps_after", "passes_of_steps"),
-    [pytest.param(16, [16, 16], id="accumulated for long"), pytest.param(None, [1, 1, 1], id="never called")],
-)
-def test_an_optimizer_is_waited_for_but_not_without_end(watch, steps_after, passes_of_steps):
-    watched_process = watch(Request(batches=len(passes_of_steps)))
-    model = torch.nn.Linear(3, 2)
-    optimizer = descent(model)
-    with pytest.raises(Enough):
-        for number in range(1, ENDLESS + 1):
-            passes(model)
-            if steps_after and number % steps_after == 0:
-                optimizer.step()
-    assert watched_process.stop().passes.tolist() == passes_of_steps
-
-
 def test_without_a_data_loader_the_first_step_is_whole(watch):
     watched_process = watch(Request())
     model = torch.nn.Linear(3, 2)

@@ -31,7 +31,7 @@ def test_three_ranks_on_nodes_of_their_own(tmp_path, ready):
     tiny = {"model": "squeezenet1_1", "batch": 2, "image_size": 32, "device": "cpu", "threads": 1}
     run_of_nodes = make_run({"gpus_per_node": 3, **tiny})
     out, log = tmp_path / store.CHECK, tmp_path / "log.txt"
-    words = ["-m", "tests.train.on_nodes", f"--out={out}", *command.to_flags(run_of_nodes)]
+    words = ["-m", "tests.train.on_nodes", "check", f"--out={out}", *command.to_flags(run_of_nodes)]
     processes = Local().processes(run_of_nodes, [sys.executable, *words], tmp_path)
     assert fork(processes, log, ready) == [0, 0, 0], log.read_text()
     record = read_record(out, Check)

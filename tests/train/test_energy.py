@@ -1,6 +1,5 @@
 """Energy of the timed batches, and power of what is repeated: counters, readings, or why there are none."""
 
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -9,7 +8,7 @@ import pytest
 import torch
 
 from train import energy
-from train.energy import Counter, Meters, Used, nvml_counter, open_meters, open_rapl
+from train.energy import Meters, Used, nvml_counter, open_meters, open_rapl
 
 ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
 
@@ -98,32 +97,6 @@ def test_energy_of_a_short_run_is_uncertain(seconds, joules, why):
 
 
 # --- power --------------------------------------------------------------------------------------------
-
-
-class Load:
-    """A device that takes half a second a call, and by its own clock draws 100 W for 2 s, then 300 W."""
-
-    now = 0.0
-
-    def __call__(self):
-        self.now += 0.5
-
-    def joules(self):
-        return 100 * min(self.now, 2) + 300 * max(0, self.now - 2)
-
-    def clock(self):
-        return self.now
-
-
-def test_power_is_metered_several_times_and_settles_before_the_first():
-    load = Load()
-    meters = Meters(Counter("made up", load.joules), None, load.clock)
-    used = energy.several(partial(energy.counted, meters, clock=load.clock), load, 4.0, times=4)
-    # After the second that does not count: 1 s of 100 W, then of 300 W each.
-    assert [one.watts for one in used] == [100, 300, 300, 300] and {one.calls for one in used} == {2}
-    failed = Meters(Counter("made up", lambda: float("nan")), None, load.clock)
-    (told,) = energy.several(partial(energy.counted, failed, clock=load.clock), load, 4.0)
-    assert told.watts is None and told.note
 
 
 def test_a_gpus_power_comes_from_its_counter(monkeypatch):

@@ -7,10 +7,13 @@ import pytest
 import torch
 
 from jobs import failures
+from jobs.run import model_names
 from jobs.store import RANK_REPORT, RankReport, check_run, read_record
 from profiling import tables
+from profiling.errors import UserError
 from train import models, rank
 from train.backends import open_backend
+from train.models import build_model, check_images, flops_per_image, import_torchvision
 from train.rank import run_rank
 from train.world import World
 
@@ -161,3 +164,41 @@ def test_a_rank_that_fails_leaves_without_the_others(data_set, tmp_path, monkeyp
     else:
         do(tiny(data_set, loader="synthetic"), tmp_path)
     assert (watched.abandon.called, watched.close.called) == (fails, not fails)
+
+
+# --- which network is trained, and how much arithmetic one of its images is -----------------------------
+
+# (forward, training) GFLOP an image at 224 x 224. ResNet50's are docs/methods.md's; the others are twice
+# the multiply-adds that torchvision states beside its weights, and three times that less the first layer's.
+GFLOP = {
+    "resnet50": (8.18, 24.3),
+    "vgg16": (2 * 15.47, 3 * 2 * 15.47 - 2 * 224 * 224 * 64 * 27 / 1e9),
+    "alexnet": (2 * 0.714, 3 * 2 * 0.714 - 2 * 55 * 55 * 64 * 363 / 1e9),
+    "resnet18": (2 * 1.814, 3 * 2 * 1.814 - 2 * 112 * 112 * 64 * 147 / 1e9),
+}
+PARAMETERS = {"resnet50": 25_557_032, "vgg16": 138_357_544, "alexnet": 61_100_840, "resnet18": 11_689_512}
+
+
+@pytest.mark.parametrize("name", GFLOP)
+def test_flops_of_an_image(name):
+    with torch.device("meta"):  # no weights are drawn
+        model = build_model(name)
+    forward, training = flops_per_image(model, 224)
+    assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[name]
+    assert forward / 1e9 == pytest.approx(GFLOP[name][0], rel=2e-3)
+    assert training / 1e9 == pytest.approx(GFLOP[name][1], rel=2e-3)
+
+
+def test_a_near_miss_is_named():
+    with pytest.raises(UserError, match="no torchvision classification model 'vgg_16'; did you mean 'vgg16'"):
+        build_model("vgg_16")
+    models = import_torchvision().models
+    assert model_names() == models.list_models(module=models)
+
+
+def test_images_that_a_model_cannot_take_are_explained():
+    check_images("resnet50", 32, 2)
+    for name, size, batch in (("alexnet", 32, 2), ("resnet50", 32, 1), ("vit_b_16", 64, 2)):
+        told = f"^{name} does not take batch {batch} of {size} x {size} images: .+"
+        with pytest.raises(UserError, match=told):
+            check_images(name, size, batch)

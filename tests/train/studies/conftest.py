@@ -28,22 +28,3 @@ def answer_of(monkeypatch, tmp_path):
         return run("analysis.studies", *rest)
 
     return run_study
-
-
-GIB = 1 << 30
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    """What torch.cuda says of a GPU of 80 GiB, 10 of them taken."""
-    said = {
-        "synchronize": None, "reset_peak_memory_stats": None, "mem_get_info": (70 * GIB, 80 * GIB),
-        "memory_reserved": 2 * GIB, "max_memory_allocated": 5 * GIB, "max_memory_reserved": 7 * GIB,
-    }  # fmt: skip
-    for name, value in said.items():
-        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
-    fractions = []
-    monkeypatch.setattr(
-        torch.cuda, "set_per_process_memory_fraction", lambda share, _: fractions.append(share)
-    )
-    return fractions

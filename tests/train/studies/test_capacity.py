@@ -9,7 +9,6 @@ import torch
 
 from jobs.failures import Ended
 from profiling.errors import UserError
-from tests.train.studies.conftest import GIB
 from train.studies import attempt, capacity, common
 
 pytestmark = pytest.mark.long
@@ -44,15 +43,6 @@ def test_the_balance_is_found(weights, start):
     best, tried = capacity.balance(attempt, start, len(weights) - 1)
     least = min(abs(attempt(place)[1]) for place in range(1, len(weights)))
     assert abs(attempt(best)[1]) == least and len(tried) <= 5
-
-
-def test_a_side_that_does_not_fit_moves_the_split():
-    def attempt(place):
-        return None, float("inf") if place > 6 else float("-inf") if place < 6 else -1.0
-
-    best, tried = capacity.balance(attempt, 2, 15)
-    assert best == 6 and len(tried) > 1
-    assert capacity.balance(lambda place: (None, float("nan")), 2, 15)[0] is None
 
 
 @pytest.mark.parametrize("largest", [1, 15, 20, 1543, 1551, 1560])
@@ -121,25 +111,6 @@ def test_sizes_are_read_with_their_units():
 )
 def test_a_lack_of_memory_is_told_from_other_ends(answers, ended, printed, fit):
     assert [side.fits for side in capacity.judged(answers, ended, printed)] == fit
-
-
-def test_a_limit_is_set_within_the_hard_one(monkeypatch):
-    hard, limits = 5 << 40, []
-    monkeypatch.setattr(attempt.resource, "getrlimit", lambda _: (1 << 40, hard))
-    monkeypatch.setattr(attempt.resource, "setrlimit", lambda _, both: limits.append(both))
-    assert attempt._limited(torch.device("cpu"), 2 << 40)[1] == 2 << 40
-    assert attempt._limited(torch.device("cpu"), 9 << 40)[1] == hard
-    assert limits == [(2 << 40, hard), (hard, hard)]
-
-
-def test_a_gpus_own_memory_is_its_limit(gpu):
-    device = torch.device("cuda", 0)
-    # Of 10 GiB that are taken the allocator has 2, with which it must not exceed what the others leave.
-    assert attempt._limited(device, 0) == (8 * GIB, 80 * GIB) and not gpu
-    assert attempt._limited(device, 100 * GIB) == (8 * GIB, 80 * GIB) and not gpu
-    assert attempt._limited(device, 40 * GIB) == (8 * GIB, 40 * GIB) and gpu == [32 / 80]
-    assert attempt._limited(device, 4 * GIB) == (8 * GIB, 4 * GIB) and gpu == [32 / 80]  # too small
-    assert attempt._peak(device, 8 * GIB, lambda: None) == (13 * GIB, 2 * GIB)
 
 
 @pytest.mark.wide

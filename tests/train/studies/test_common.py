@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from profiling.errors import UserError
-from train.studies import common, layers
-from train.studies.layers import Passes
+from train.studies import common
 
 
 class CountingClock:
@@ -57,11 +56,3 @@ def test_the_devices_of_a_study(monkeypatch):
     assert [device.type for device in common.devices("auto")] == ["cuda"]
     assert [device.type for device in common.devices("auto", both=True)] == ["cpu", "cuda"]
     assert [device.type for device in common.devices("cpu", both=True)] == ["cpu"]
-
-
-def test_memory_of_a_layer_is_what_its_tensors_take():
-    passes = Passes(layers.parse("ReLU()@64,3,32,32"), torch.device("cpu"))
-    peak, retained = common.peak_and_retained(passes.device, passes.forward, passes.backward)
-    size = 64 * 3 * 32 * 32 * 4
-    # The output, which the backward pass reads, and the gradient.
-    assert (peak, retained) == (2 * size, size)

@@ -1,13 +1,12 @@
 """The study of layers on this CPU, for real, at a small size."""
 
 import pytest
-import torch
 
 from profiling import tables
 from profiling.errors import UserError
 from train import energy
-from train.studies import common, layers
-from train.studies.layers import LAYERS, Passes, specs_of
+from train.studies import layers
+from train.studies.layers import LAYERS
 
 
 def test_a_spec_comes_back_as_it_was_written():
@@ -35,26 +34,6 @@ def test_a_layer_that_cannot_be_is_one_line(text, reason):
     with pytest.raises(UserError) as caught:
         layers.check(layers.parse(text))
     assert reason in str(caught.value) and "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("text", ["Linear(25088, 4096)@256,25088", "MaxPool2d(2, 2)@8,3,32,32"])
-def test_bytes_of_a_layer_are_those_of_its_tensors(text):
-    passes = Passes(layers.parse(text), torch.device("meta"))
-    forward, _, unknown = layers.count(passes.forward, passes.backward)
-    tensors = [passes.data, passes.gradient, *passes.layer.parameters()]
-    indices = 8 * passes.gradient.numel() if "Pool" in text else 0
-    assert forward.bytes == sum(tensor.nbytes for tensor in tensors) + indices and not unknown
-
-
-def test_the_usual_layers_are_sized():
-    flags = common.study_parser("layers", "")
-    flags.add_argument("--layer", action="append")
-    small = flags.parse_args(["--batch", "2", "--image-size", "32"])
-    assert [spec.shape for spec in specs_of(small, "cpu")] == [(2, 3, 32, 32)] * 3 + [(2, 25088)]
-    assert [str(spec) for spec in specs_of(flags.parse_args([]), "cuda")] == list(LAYERS)
-    assert {spec.shape[0] for spec in specs_of(flags.parse_args([]), "cpu")} == {16}
-    with pytest.raises(UserError, match="says the shape of its input"):
-        specs_of(flags.parse_args(["--layer", "ReLU()@3", "--batch", "2"]), "cpu")
 
 
 def test_layers_from_the_command_line(answer_of, tmp_path):
