@@ -15,30 +15,26 @@ import torch.distributed as dist
 from jobs import ROOT
 from jobs.run import make_run
 from profiling.errors import UserError
+from profiling.findings import ranges
 from train import rank
 from train.backends import ddp
 from train.backends.ddp import Gpu, check_gpus
-from train.device import UCX_CARDS, bind_near, choose_device, device_name, near_cards, near_cpus
+from train.device import UCX_CARDS, bind_near, choose_device, device_name
 from train.world import World
 
 H100 = Gpu("node1", "00:1b:00", "11-22", "NVIDIA H100 80GB HBM3")
 
 
-def test_two_ranks_on_one_gpu_are_named_with_it():
+def test_two_ranks_on_one_gpu_or_on_slices_of_it_are_named():
     other = replace(H100, address="00:43:00", uuid="33-44")
     check_gpus([H100, other, replace(H100, host="node2")])
     check_gpus([replace(one, address="") for one in (H100, other)])
     told = r"^ranks 1 and 2 have the same GPU \(node1, NVIDIA H100 80GB HBM3, 11-22\).*gpus-per-task=1"
     with pytest.raises(UserError, match=told):
         check_gpus([other, H100, H100])
-
-
-@pytest.mark.parametrize(
-    ("uuids", "name"), [(("1", "2"), H100.name), (("1", "1"), "NVIDIA H100 MIG 1g.10gb")]
-)
-def test_slices_of_one_gpu_are_told_from_one_gpu(uuids, name):
-    with pytest.raises(UserError, match=r"^ranks 0 and 1 have MIG slices of one GPU"):
-        check_gpus([replace(H100, uuid=uuid, name=name) for uuid in uuids])
+    for uuids, name in ((("1", "2"), H100.name), (("1", "1"), "NVIDIA H100 MIG 1g.10gb")):
+        with pytest.raises(UserError, match=r"^ranks 0 and 1 have MIG slices of one GPU"):
+            check_gpus([replace(H100, uuid=uuid, name=name) for uuid in uuids])
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H100", "NVIDIA H100 80GB HBM3"])
@@ -175,42 +171,30 @@ def pci(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("gpu", "allowed", "cpus"),
-    [
-        ("0000:17:00.0", range(8), {0, 1, 2, 3}),
-        ("0000:9a:00.0", range(2, 6), {4, 5}),
-        ("0000:9a:00.0", range(4, 8), set()),  # the launcher has bound it already
-        ("0000:9a:00.0", range(4), set()),  # all allowed ones are far: none would be left
-        ("0000:ff:00.0", range(8), set()),  # the kernel does not know it
-    ],
-)
-def test_processors(pci, gpu, allowed, cpus):
-    assert near_cpus(gpu, allowed, pci) == cpus
+SWITCHES = ["mlx5_0", "mlx5_1", "mlx5_2"]
 
 
 @pytest.mark.parametrize(
-    ("gpu", "cards", "near"),
+    ("gpu", "allowed", "cpus", "cards", "near"),
     [
-        ("0000:17:00.0", ["mlx5_0", "mlx5_1", "mlx5_2"], ("mlx5_0",)),
-        ("0000:17:00.0", ["mlx5_1", "mlx5_2"], ("mlx5_1",)),  # at least the same socket
-        ("0000:9a:00.0", ["mlx5_0", "mlx5_1", "mlx5_2"], ("mlx5_2",)),
-        ("0000:17:00.0", ["mlx5_2"], ()),  # there is no choice
-        ("0000:17:00.0", ["mlx5_0", "eth0"], ()),  # not all are known
-        ("0000:17:00.0", [""], ()),
+        (0x17, range(8), "0-3", SWITCHES, ["mlx5_0"]),
+        (0x17, range(8), "0-3", ["mlx5_1", "mlx5_2"], ["mlx5_1"]),  # at least the same socket
+        (0x9A, range(2, 6), "4-5", SWITCHES, ["mlx5_2"]),
+        # The launcher has bound it already, or all that it may use are far; there is no choice of cards, or
+        # not all are known.
+        (0x9A, range(4, 8), "", ["mlx5_2"], []),
+        (0x9A, range(4), "", ["mlx5_0", "eth0"], []),
+        (0xFF, range(8), "", [""], []),  # the kernel does not know it
     ],
 )
-def test_cards(pci, gpu, cards, near):
-    assert near_cards(gpu, cards, pci) == near
-
-
-def test_a_rank_is_bound_to_both(pci, monkeypatch):
+def test_a_rank_is_bound_to_what_is_near_its_gpu(pci, monkeypatch, gpu, allowed, cpus, cards, near):
     bound = []
-    properties = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x9A, pci_device_id=0)
+    properties = SimpleNamespace(pci_domain_id=0, pci_bus_id=gpu, pci_device_id=0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: bound.append(cpus))
-    environment = {UCX_CARDS: "mlx5_0:1,mlx5_2:1"}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(allowed))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, found: bound.append(found))
+    environment = {UCX_CARDS: ",".join(f"{card}:1" for card in cards)}
     place = bind_near(torch.device("cuda", 1), environment, pci)
-    assert (place.cpus, place.cards, bound) == ("4-7", ("mlx5_2",), [{4, 5, 6, 7}])
-    assert environment == {UCX_CARDS: "mlx5_2:1"}
+    assert (place.cpus, place.cards) == (cpus, tuple(near))
+    assert [",".join(ranges(found)) for found in bound] == [cpus] * bool(cpus)
+    assert environment == {UCX_CARDS: ",".join(f"{card}:1" for card in near or cards)}
