@@ -112,10 +112,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-WIDE = [pytest.param(name, marks=pytest.mark.wide) for name in ("precisions", "backends")]
-
-
-@pytest.mark.parametrize("name", ["clocks", "loaders", *WIDE])
+@pytest.mark.parametrize("name", ["clocks", "loaders"])
 def test_the_checks_hold_on_a_cpu(one_thread, tmp_path, name):
     lab = gpu_checks.Lab(torch.device("cpu"), tmp_path, gpu_checks.make_data(tmp_path, 16))
     checks = gpu_checks.CHECKS[name](lab)
