@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.failures import RETRIES, Ended, explain, log_tail, make_manifest
+from jobs.failures import RETRIES, Ended, explain, make_manifest
 from jobs.run import make_run
 from jobs.store import LOG, RANK_REPORT, Manifest, RankReport, write_record
 from profiling import tables
@@ -34,21 +34,6 @@ def test_what_launchers_profilers_and_ranks_print_is_understood(name):
 def test_any_log_gives_one_line(log, code):
     failure = explain(code, "rank 0 ended", log)
     assert failure.kind and "\n" not in failure.reason.strip()
-
-
-def test_the_killed_one_of_many_ranks_is_found_before_what_the_others_say(tmp_path):
-    frames = "".join(
-        f'[rank{{0}}]:   File "/env/torch/nn/parallel/{i}.py", line {i}, in forward\n' for i in range(60)
-    )
-    lost = "[rank{0}]: torch.distributed.DistBackendError: NCCL error in: remote process exited\n"
-    log = tmp_path / "log.txt"
-    others = "".join((frames + lost).format(rank) for rank in range(255))
-    log.write_text(
-        f"srun: error: n44: task 200: Killed\n{others}srun: error: n1: task 3: Exited with exit code 1\n"
-    )
-    failure = explain(1, "srun ended with exit code 1", log_tail(log, 256))
-    assert failure.text.startswith("rank 200 on n44 ")
-    assert (failure.exit_code, failure.nodes) == (-9, ("n44",))
 
 
 ABORTED = Ended(-signal.SIGABRT, "rank 1 was killed by signal 6 (SIGABRT)")

@@ -1,6 +1,7 @@
 """python -m profiling.convert: what becomes of files and folders, once, again, shared, and cut short."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -53,19 +54,37 @@ def test_absurd_rows_of_a_pyprof_table_are_left_out_and_counted(tmp_path, change
     assert data_of(converted.findings, "records_damaged") == damaged
 
 
-def test_files_and_folders_become_tables(tmp_path, capsys):
-    (tmp_path / "raw" / "deep").mkdir(parents=True)
-    trace(tmp_path / "raw" / "rank0.json.gz")
-    trace(tmp_path / "raw" / "deep" / "rank0.json.gz")
+def test_files_and_folders_become_tables_and_what_else_lies_there_is_counted(tmp_path, capsys):
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    (raw / "deep").mkdir(parents=True)
+    for path in (raw / "rank0.json.gz", raw / "deep" / "rank0.json.gz"):
+        trace(path)
     (tmp_path / "table.csv").write_text(NVPROF_SUMMARY)
-    out = tmp_path / "out"
-    assert main([str(tmp_path / "raw"), str(tmp_path / "table.csv"), "--out", str(out)]) == 0
+    # Notes, pictures, tables, empty files; PyProf's tables stay as they are.
+    for number in range(60):
+        (raw / f"{number}.jpg").write_bytes(b"\xff\xd8\xff" + bytes([number]))
+    for name, text in (
+        ("README", "My traces of Friday.\n"),
+        ("prices.csv", "name,price\na,1\n"),
+        ("a.py", ""),
+    ):
+        (raw / name).write_text(text)
+    pyprof(raw / "deep" / "table.parquet")
+    assert main([str(raw), str(tmp_path / "table.csv"), "--out", str(out)]) == 0
     # Of a trace its job's folder, with a folder a rank; of a table, which is no trace, one of its own.
     assert sorted(found.name for found in out.iterdir()) == ["deep", "raw", "table"]
     assert read(out / "raw" / "rank_0002", "kernels").num_rows == 8
     assert read(out / "raw" / "rank_0002", "markers").num_rows == 5
     assert (out / "table" / "intervals.parquet").is_file()
-    assert sorted(capsys.readouterr().out.split()) == [str(out / name) for name in ("deep", "raw", "table")]
+    printed = capsys.readouterr()
+    assert sorted(printed.out.split()) == [str(out / name) for name in ("deep", "raw", "table")]
+    said = printed.err.splitlines()
+    assert not any(".jpg" in line for line in said)
+    assert [int(number) for number in re.findall(r"\d+", said[-1])] == [3, 0, 1, 63]
+    assert main([str(raw / "deep" / "table.parquet"), "--out", str(tmp_path / "none")]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.startswith("scaleprof: 0 converted, 0 not, 1 ")
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_damaged_trace_and_a_named_file_of_another_format_fail_and_the_rest_is_converted(tmp_path, capsys):
@@ -84,35 +103,6 @@ def test_a_damaged_trace_and_a_named_file_of_another_format_fail_and_the_rest_is
     assert len(lines) == 1
     assert "--tool" in lines[0]
     assert printed.err.splitlines()[-1] == "scaleprof: 1 converted, 1 not"
-
-
-def test_other_files_of_a_folder_are_counted_and_no_failure(tmp_path, capsys):
-    """What lies beside traces: notes, pictures, tables, empty files."""
-    trace(tmp_path / "good.json")
-    for number in range(60):
-        (tmp_path / f"{number}.jpg").write_bytes(b"\xff\xd8\xff" + bytes([number]))
-    (tmp_path / "README").write_text("My traces of Friday.\n")
-    (tmp_path / "prices.csv").write_text("name,price\na,1\n")
-    (tmp_path / "__init__.py").touch()
-    assert main([str(tmp_path), "--out", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().err.splitlines()
-    assert not any(".jpg" in line for line in said)
-    assert said[-1].startswith("scaleprof: 1 converted, 0 not, 63 ")
-
-
-def test_pyprofs_tables_are_not_converted(tmp_path, capsys):
-    jobs, out = tmp_path / "jobs", tmp_path / "out"
-    for job in ("a", "b"):
-        (jobs / job).mkdir(parents=True)
-        pyprof(jobs / job / "rank0.parquet")
-    assert main([str(jobs), "--out", str(out)]) == 0 and not out.exists()
-    printed = capsys.readouterr()
-    assert printed.out == "" and printed.err.startswith("scaleprof: 0 converted, 0 not, 2 ")
-    trace(jobs / "trace.json")
-    assert main([str(jobs / "a"), str(jobs / "trace.json"), "--out", str(out)]) == 0
-    printed = capsys.readouterr()
-    assert printed.out == f"{out / 'trace'}\n"
-    assert printed.err.startswith("scaleprof: 1 converted, 0 not, 1 ")
 
 
 EACH = Counts(len(SAMPLES) - 1, as_they_are=1)  # PyProf's table

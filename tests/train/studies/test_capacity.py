@@ -5,7 +5,6 @@ import re
 import sys
 
 import pytest
-import torch
 
 from jobs.failures import Ended
 from profiling.errors import UserError
@@ -66,21 +65,6 @@ def test_two_small_networks_tell_how_many_layers_fill_a_device(tmp_path, monkeyp
 
 
 # --- a try --------------------------------------------------------------------------------------------
-
-
-def test_stages_are_the_networks_layers():
-    assert [capacity.proportion(layers, 1, 1) for layers in (1, 123, 124)] == [(0, 1), (61, 62), (62, 62)]
-    assert capacity.proportion(12, 3, 1) == (9, 3) and capacity.proportion(5, 0, 8) == (0, 5)
-    facts = {"batch": 1, "image_size": 8, "device": "cpu", "limit_bytes": 0, "warmup": 0, "repetitions": 1,
-             "threads": 1, "seed": 0, "answer": "answer", "convolutions": 2}  # fmt: skip
-    kinds = [
-        [type(layer).__name__ for layer in attempt.build(attempt.Task(first=first, last=last, **facts))]
-        for first, last in [(0, 5), (0, 3), (3, 5)]
-    ]
-    assert kinds[0] == kinds[1] + kinds[2] == ["Conv2d"] * 2 + ["Linear"] * 3
-    deep = attempt.build(attempt.Task(**facts, first=2, last=62))
-    spread = float(deep(torch.randn(1, 64, 8, 8)).detach().std())
-    assert 1e-3 < spread < 1e3  # and so no denormal numbers, at any depth
 
 
 def test_sizes_are_read_with_their_units():
