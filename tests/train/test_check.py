@@ -51,13 +51,13 @@ def test_three_ranks_on_nodes_of_their_own(tmp_path, ready):
 def test_the_command_starts_a_rank_per_gpu_and_answers(tmp_path, monkeypatch):
     started: list[list[str]] = []
 
-    def run_processes(processes, log, limits, root):
+    def run_processes(processes, *_):
         started.extend(process.argv for process in processes)
         (tmp_path / "a b" / store.CHECK).touch()
         return Ended(0)
 
     monkeypatch.setattr(command, "run_processes", run_processes)
-    monkeypatch.setattr(command, "become", started.append)
+    monkeypatch.setattr("os.execv", lambda _, words: started.append(words))
     flags = ("--device", "cpu", "--gpus-per-node", "2", "--format", "csv", "--out", tmp_path / "a b")
     answer = run("jobs.check", *flags)
     assert answer.code == 0, answer.err

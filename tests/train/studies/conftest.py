@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from tests.analysis.commands import run
-from train.studies import common
 
 
 @pytest.fixture
@@ -15,7 +14,7 @@ def answer_of(monkeypatch, tmp_path):
 
     def run_study(main, *arguments):
         became = []
-        monkeypatch.setattr(common, "become", became.append)
+        monkeypatch.setattr("os.execv", lambda _, words: became.append(words))
         flags = [*arguments, "--out", str(tmp_path / "result"), "--format", "csv", "--threads", "1"]
         monkeypatch.setattr(sys, "argv", ["study", *flags])
         threads = torch.get_num_threads()
