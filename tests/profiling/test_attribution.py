@@ -25,14 +25,6 @@ def one(rows, **wanted):
     return found[0]
 
 
-@pytest.fixture
-def gpu(tmp_path):
-    trace = Trace(baseTimeNanoseconds=10**18)
-    end = training_step(trace, 1000.5)
-    training_step(trace, end)
-    return rows_of(trace, tmp_path)
-
-
 FLOPS = 2 * (2 * 4 * 64) * 27  # of the convolution
 # short name -> direction, layer, operator, class of each kernel of a batch, in order of time
 KERNELS = {
@@ -47,8 +39,11 @@ KERNELS = {
 }
 
 
-def test_each_kernel_of_a_training_step_is_attributed(gpu):
-    rows, converted = gpu
+def test_each_kernel_of_a_training_step_is_attributed(tmp_path):
+    trace = Trace(baseTimeNanoseconds=10**18)
+    end = training_step(trace, 1000.5)
+    training_step(trace, end)
+    rows, converted = rows_of(trace, tmp_path)
     assert converted.findings == []
     for batch in (0, 1):  # the first batch's kernels run after its mark: they are launched before it
         found = [row for row in rows if row["batch_index"] == batch]
@@ -65,10 +60,7 @@ def test_each_kernel_of_a_training_step_is_attributed(gpu):
     assert (row["device"], row["stream"], row["grid"], row["block"]) == (0, 7, "2,1,1", "64,1,1")
     assert (row["start_ns"], row["duration_ns"]) == (10**18 + 1_115_500, 4000)
     assert row["launch_ns"] == 10**18 + 1_015_500  # 100 us before
-
-
-def test_markers_are_kept_with_the_end_of_a_batch_as_a_mark(gpu):
-    markers = gpu[1].tables["markers"].to_pylist()
+    markers = converted.tables["markers"].to_pylist()
     names = [row["name"] for row in markers]
     assert names.count("Forward Pass") == names.count("End of Batch") == 2 and "Layer: conv1" not in names
     for row in markers:

@@ -40,50 +40,28 @@ def test_releases_agree_on_one_training(tmp_path, modern):
     assert ("not_recorded" in codes(findings)) != modern
 
 
-def test_each_process_with_work_on_a_gpu_is_a_rank(tmp_path):
+@pytest.mark.parametrize(("mpis", "ranks"), [({}, {0: [0], 1: [1]}), ({8: 3, 9: 2}, {2: [0], 3: [1]})])
+def test_each_process_with_work_on_a_gpu_is_a_rank_and_mpis_own_are_kept(tmp_path, mpis, ranks):
     database = Nsys(tmp_path / "node.sqlite")
     database.batches(2, pid=8, device=1)
     database.batches(2, pid=9, device=0)
     database.range("a worker that loads data", 5, 10, pid=20, tid=20)
+    for pid, rank in mpis.items():
+        database.range(f"MPI Rank {rank}", 1, None, pid, pid, kind=39)
     kernels, markers, _ = frames(database.close())
-    assert kernels.groupby("rank")["device"].unique().apply(list).to_dict() == {0: [0], 1: [1]}
+    assert kernels.groupby("rank")["device"].unique().apply(list).to_dict() == ranks
     assert len(kernels) == 12 and len(markers) == 16
 
 
-def test_mpis_own_ranks_are_kept(tmp_path):
-    database = Nsys(tmp_path / "node.sqlite")
-    for pid, rank in ((8, 3), (9, 2)):
-        database.batches(1, pid=pid, device=pid - 8)
-        database.range(f"MPI Rank {rank}", 1, None, pid, pid, kind=39)
-    kernels, _, _ = frames(database.close())
-    assert kernels.groupby("rank")["device"].unique().apply(list).to_dict() == {2: [1], 3: [0]}
-
-
-def test_texts_where_numbers_should_be_cost_their_rows(tmp_path):
+def test_texts_where_numbers_should_be_and_times_that_are_missing_cost_their_rows(tmp_path):
     database = Nsys(tmp_path / "odd.sqlite")
-    database.batches(2)
-    path = change(
-        database.close(),
-        [
-            "update CUPTI_ACTIVITY_KIND_KERNEL set start = 'soon' where correlationId = 1",
-            "update CUPTI_ACTIVITY_KIND_KERNEL set end = 9e300 where correlationId = 2",
-            "update CUPTI_ACTIVITY_KIND_KERNEL set end = start - 5 where correlationId = 10",
-        ],
-    )
+    database.batches(3)
+    wrong = {1: "start = 'soon'", 2: "end = 9e300", 10: "end = start - 5", 20: "start = 0, end = 0"}
+    statement = "update CUPTI_ACTIVITY_KIND_KERNEL set {} where correlationId = {}"
+    path = change(database.close(), [statement.format(how, number) for number, how in wrong.items()])
     kernels, _, findings = frames(path)
-    assert len(kernels) == 3
-    assert sum(one["n"] for one in data_of(findings, "records_damaged")) == 3
-
-
-def test_kernels_without_times_are_left_out_and_counted(tmp_path):
-    database = Nsys(tmp_path / "odd.sqlite")
-    database.batches(2)
-    change(
-        database.close(), ["update CUPTI_ACTIVITY_KIND_KERNEL set start = 0, end = 0 where correlationId = 1"]
-    )
-    kernels, _, findings = frames(tmp_path / "odd.sqlite")
-    assert len(kernels) == 5
-    assert data_of(findings, "records_damaged") == [{"n": 1, "what": "events"}]
+    assert len(kernels) == 9 - len(wrong)
+    assert sum(one["n"] for one in data_of(findings, "records_damaged")) == len(wrong)
 
 
 VARIANTS = {

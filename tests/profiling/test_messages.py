@@ -27,21 +27,16 @@ def world(*groups: tuple[str, list[int]], rank: int = 0) -> dict:
 # --- a kernel that bears no name of a collective -------------------------------------------------------
 
 
+@pytest.mark.parametrize("of_call", [False, True])
 @pytest.mark.parametrize("name", [RCCL, "ncclDevKernel_Broadcast_RING_LL(ncclWork*)", "msccl_kernel_7"])
-def test_a_kernels_own_record_says_more_than_its_name(tmp_path, name):
+def test_a_kernels_own_record_or_the_calls_says_more_than_its_name(tmp_path, name, of_call):
     trace = Trace()
-    trace.kernel(name, 5, 30, 50, **OF_PAIR)
+    if of_call:
+        trace.host("record_param_comms", 0, 20, more=OF_PAIR)
+    trace.kernel(name, 5, 30, 50, **({} if of_call else OF_PAIR))
     (row,), _ = rows_of(trace, tmp_path)
     assert (row["class"], row["dtype"]) == ("communication", "BFloat16")
     assert said_of(row) == ("allgather", "3", "0,2", 2, 40)
-
-
-def test_the_call_says_it_where_the_kernel_does_not(tmp_path):
-    trace = Trace()
-    trace.host("record_param_comms", 0, 20, more=OF_PAIR)
-    trace.kernel(RCCL, 5, 30, 50)
-    (row,), _ = rows_of(trace, tmp_path)
-    assert said_of(row) == ("allgather", "3", "0,2", 2, 40) and row["dtype"] == "BFloat16"
 
 
 @pytest.mark.parametrize(

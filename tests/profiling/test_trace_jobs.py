@@ -186,33 +186,36 @@ def test_kernels_without_a_launch_are_of_the_batch_around_them(tmp_path):
 # --- bad input ----------------------------------------------------------------------------------------
 
 
-def test_traces_of_different_jobs_in_one_folder_are_jobs_of_their_own(tmp_path):
-    folder = write_job(tmp_path / "mixed", Planted(ranks=2), name="a_rank{}.json")
+def of_two_sizes(folder):
+    write_job(folder, Planted(ranks=2), name="a_rank{}.json")
     write_job(folder, Planted(ranks=4), name="b_rank{}.json")
-    _, out = converted(tmp_path, folder)
-    sizes = sorted((read_job(path).world_size, len(read_job(path).ranks)) for path in out.iterdir())
-    assert sizes == [(2, 2), (4, 4)]
 
 
-def test_traces_that_say_no_rank_are_jobs_of_their_own_and_how_to_name_them_is_said(tmp_path, capsys):
-    (tmp_path / "traces").mkdir()
-    for name in ("a", "b"):
-        trace_of(Planted(ranks=1), 0, distributedInfo=None).write(tmp_path / "traces" / f"{name}.json")
-    _, out = converted(tmp_path, tmp_path / "traces")
-    assert len([*out.iterdir()]) == 2
-    assert "names such as rank0.json, rank1.json" in capsys.readouterr().err
-
-
-def test_recordings_a_day_apart_are_of_different_jobs(tmp_path):
-    folder = tmp_path / "mixed"
+def a_day_apart(folder):
     write_job(folder, Planted(ranks=2))
     late = trace_of(Planted(ranks=2), 1)
     for event in late.events:
         event["ts"] += 86400e6
     late.write(folder / "rank1.json")
-    _, out = converted(tmp_path, folder)
+
+
+def without_ranks(folder):
+    folder.mkdir()
+    for name in ("a", "b"):
+        trace_of(Planted(ranks=1), 0, distributedInfo=None).write(folder / f"{name}.json")
+
+
+@pytest.mark.parametrize(
+    ("write", "ranks"),
+    [(of_two_sizes, [[0, 1], [0, 1, 2, 3]]), (a_day_apart, [[0], [1]]), (without_ranks, [[0], [0]])],
+)
+def test_traces_of_different_jobs_in_one_folder_are_jobs_of_their_own(tmp_path, capsys, write, ranks):
+    write(tmp_path / "mixed")
+    _, out = converted(tmp_path, tmp_path / "mixed")
     jobs = [read_job(path) for path in sorted(out.iterdir())]
-    assert [[one.rank for one in job.ranks] for job in jobs] == [[0], [1]]
+    assert sorted([one.rank for one in job.ranks] for job in jobs) == ranks
+    said = "names such as rank0.json, rank1.json" in capsys.readouterr().err
+    assert said is (write is without_ranks)
 
 
 def test_ranks_missing_or_twice_are_said_and_the_rest_is_answered(tmp_path, capsys):
