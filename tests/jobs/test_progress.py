@@ -2,14 +2,12 @@
 
 import io
 import re
-import shlex
 import time
 
 import pytest
 from rich.console import Console
 
-from jobs.processes import Process
-from jobs.progress import Bar, describe, print_commands, speed_of
+from jobs.progress import Bar, speed_of
 from jobs.run import Run
 from jobs.sweep_file import SweepRun
 from profiling import tables
@@ -47,19 +45,3 @@ def test_a_runs_speed_is_one_median_and_says_of_which_steps(tmp_path, recorded, 
     }  # fmt: skip
     tables.write(tables.as_table("batches", rows), tmp_path / "rank_0000", "batches")
     assert speed_of(tmp_path, Run(batches=8, batch=8, nodes=2)) == said
-
-
-def test_commands_of_a_dry_run_are_what_a_shell_takes_and_repetitions_one_entry(capsys):
-    argv = ["bin/python", "-m", "train", "--out=results/a b"]
-    shared = {"OMP_NUM_THREADS": "1", "SOMETHING": "of two words"}
-    ranks = [Process(argv, {**shared, "RANK": str(rank)}) for rank in range(2)]
-    two_nodes = [(SweepRun(Run(nodes=2), n), [Process(["sh", "-c", "true"])]) for n in range(3)]
-    print_commands([(SweepRun(Run(), 2), ranks), *two_nodes])
-    said = capsys.readouterr().out
-    words = shlex.split(said.replace("\\\n", ""), comments=True)
-    assert words == ["env", *(f"{k}={v}" for k, v in shared.items()), "RANK=0", *argv, "sh", "-c", "true"]
-    assert [line for line in said.splitlines() if line.startswith("#")] == [
-        f"# 1 of 2: {describe(Run())} (1 run, {SweepRun(Run(), 2).id})", "# and with RANK=1",
-        f"# 2 of 2: {describe(Run(nodes=2))} (3 runs, {two_nodes[0][0].id})",
-        "# repetitions, in --out: run_1_..., run_2_...",
-    ]  # fmt: skip

@@ -33,17 +33,6 @@ def test_the_boundary_is_found_in_few_tries(largest, start):
     assert len(asked) == len(set(asked)) <= few and all(1 <= layers <= 1000 for layers in asked)
 
 
-@pytest.mark.parametrize("start", [1, 8, 15])
-@pytest.mark.parametrize("weights", [[1] * 16, [9] * 3 + [1] * 13, [1] * 13 + [9] * 3, [1, 1]])
-def test_the_balance_is_found(weights, start):
-    def attempt(place):
-        return None, sum(weights[:place]) - sum(weights[place:])
-
-    best, tried = capacity.balance(attempt, start, len(weights) - 1)
-    least = min(abs(attempt(place)[1]) for place in range(1, len(weights)))
-    assert abs(attempt(best)[1]) == least and len(tried) <= 5
-
-
 @pytest.mark.parametrize("largest", [1, 15, 20, 1543, 1551, 1560])
 def test_two_small_networks_tell_how_many_layers_fill_a_device(tmp_path, monkeypatch, largest):
     """Each try is a process, and of 80 GB one that trains for seconds: doubling and halving took 18."""
