@@ -1,13 +1,19 @@
-"""The virtual cluster does what a cluster does: it is what the other tests stand on."""
+"""The virtual cluster does what a cluster does; the check of its nodes, and conversion on several."""
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from profiling.identity import expand_nodes
+from profiling.tables import rank_directory
+from profiling.traced_job import read_job
+from tests.analysis.commands import run
+from tests.cluster.test_training import MPIRUN, need_mpirun
 from tests.cluster.virtual import ROOT, SCRIPT, Cluster
+from tests.profiling.traced_jobs import Planted, trace_of
 
 
 @pytest.mark.turn(1)
@@ -37,3 +43,69 @@ def test_slurm_itself_reads_every_list_as_we_do(cluster):
     for text in lists:
         theirs = cluster.control("exec", "scontrol", "show", "hostnames", text).split()
         assert expand_nodes(text) == theirs
+
+
+# --- the check of nodes on a cluster of its own, where one node's processor and another's link are slow ---
+
+
+# Where control groups of processors are: version 1, else 2.
+CPU_GROUPS = next(
+    (p for p in map(Path, ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup")) if os.access(p, os.W_OK)), None
+)
+
+
+@pytest.mark.wide
+@pytest.mark.skipif(CPU_GROUPS is None, reason="no control groups for processors on this machine")
+@pytest.mark.parametrize("slow", [False, True])
+def test_exactly_the_node_with_a_slow_processor_and_that_with_a_slow_link_are_named(tmp_path, able, slow):
+    own = Cluster(tmp_path / "home", {"VIRTUAL_CLUSTER_OWNER": str(os.getpid())})
+    own.control("start", "4")
+    try:
+        own.control("cpu", "0.45")
+        own.control("shape", "100mbit")
+        if slow:
+            own.control("cpu", "0.2", "n3")
+            own.control("shape", "25mbit", "n2")
+        out, said = tmp_path / "check", tmp_path / "job.out"
+        job = own.sbatch("--nodes=4", f"--output={said}", "slurm/check.sh", "--out", str(out))
+        assert own.wait(job, 600)["ExitCode"] == ("1:0" if slow else "0:0"), said.read_text()
+    finally:
+        own.control("stop")
+    rows = {row["node"]: row["slow"] for row in run("analysis.check", out, "--format", "csv").csv}
+    assert {node for node, what in rows.items() if what} == ({"n2", "n3"} if slow else set())
+    if slow:
+        assert rows["n2"] == "link" and "link" not in rows["n3"]
+
+
+# --- traces of many ranks are converted by ranks of MPI on several nodes; a damaged one costs only -----
+
+
+RANKS, DAMAGED = 8, 5  # of the traces
+NODES = ("n29", "n30")
+
+
+@pytest.mark.wide
+def test_ranks_on_several_nodes_share_the_files(cluster: Cluster, tmp_path: Path):
+    need_mpirun()
+    raw, out, said = tmp_path / "raw", tmp_path / "out", tmp_path / "out.txt"
+    raw.mkdir()
+    for rank in range(RANKS):
+        trace_of(Planted(ranks=RANKS), rank).write(raw / f"rank_{rank}.json")
+    damaged = raw / f"rank_{DAMAGED}.json"
+    damaged.write_bytes(damaged.read_bytes()[:1000])
+    hosts = ",".join(f"{node}:2" for node in NODES)
+    words = [
+        str(MPIRUN), "--allow-run-as-root", f"-np {2 * len(NODES)} --host {hosts}",
+        "--map-by ppr:2:node:OVERSUBSCRIBE",
+        sys.executable, "-m", "profiling.convert", str(raw), "--out", str(out),
+    ]  # fmt: skip
+    script = tmp_path / "job.sh"
+    script.write_text(f"#!/bin/bash\nexport TMPDIR=/dev/shm PYTHONPATH={ROOT}\nexec {' '.join(words)}\n")
+    where = [f"--nodes={len(NODES)}", f"--nodelist={','.join(NODES)}", "--exclusive"]
+    ended = cluster.wait(cluster.sbatch(*where, f"--output={said}", str(script)), 120)
+    text = said.read_text()
+    assert ended["ExitCode"] == "1:0", text  # one file cannot be read
+    assert f"{RANKS - 1} converted, 1 not" in text and damaged.name in text
+    (record,) = out.glob("*/job.json")
+    assert [one.rank for one in read_job(record.parent).ranks] == sorted(set(range(RANKS)) - {DAMAGED})
+    assert not rank_directory(record.parent, DAMAGED).exists() and not list(out.glob(".*"))

@@ -89,14 +89,6 @@ def test_each_number_of_nodes_is_a_job_in_the_words_of_its_batch_system(log, tmp
     assert answer.out.splitlines()[1].endswith(": nodes=2")
 
 
-@pytest.mark.parametrize("batch", BATCH_SYSTEMS)
-def test_a_dry_run_prints_scripts_and_commands_and_submits_nothing(log, tmp_path, batch):
-    answer = submit(tmp_path, batch, "--dry-run")
-    assert answer.code == 0 and "nothing submitted" in answer.err and not asked(log)
-    assert answer.out.count("#!/usr/bin/env bash\n") == 3 and not (tmp_path / "out").exists()
-    assert f" {COMMANDS[batch]} " in answer.out.replace(f"{tmp_path}/", " ")
-
-
 def test_what_is_wrong_is_found_before_a_job_is_queued(log, tmp_path):
     answer = submit(tmp_path, "pbs", "--time", "90")
     assert answer.code == 2 and "--time 90: should be H:MM:SS" in answer.err and not asked(log)

@@ -40,17 +40,6 @@ def test_every_command_of_the_project_is_listed(root):
     assert len(commands.COMMANDS) == len(ours)
 
 
-def test_alone_it_lists_each_command_with_its_head_below_its_group():
-    answer = run("jobs.commands")
-    lines = answer.out.splitlines()
-    assert answer.code == 0
-    for group, modules in commands.GROUPS.items():
-        first = lines.index(group) + 1
-        for line, module in zip(lines[first:], modules, strict=False):
-            name, _, said = line.strip().partition(" ")
-            assert commands.COMMANDS[name] == module and said.strip() == commands.head_of(module) != ""
-
-
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # runpy's: this process has imported them
 def test_a_command_is_its_module():
     assert run("jobs.commands", "site", "--help").out == run("jobs.site", "--help").out != ""

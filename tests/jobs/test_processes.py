@@ -191,14 +191,6 @@ def test_only_few_of_many_are_named(tmp_path, stacks, says):
     assert gather_stacks(tmp_path, len(stacks)) == says
 
 
-def test_a_rank_that_has_ended_is_not_one_that_never_started(tmp_path):
-    for rank in range(3):
-        leave(tmp_path, rank, BARRIER.format(rank))
-    leave(tmp_path, 3, None, report=True)
-    assert gather_stacks(tmp_path, 4) == "; elsewhere: ranks 3"
-    assert "ranks 3:\n(ended)" in (tmp_path / "log.txt").read_text()
-
-
 LATE = """
 import os, signal
 from jobs.processes import stopped_in_order
