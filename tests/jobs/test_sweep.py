@@ -1,23 +1,33 @@
 """A sweep runs what is not done, keeps what is, names what failed or cannot start, and loses nothing."""
 
+import io
+import json
 import os
 import re
 import shutil
+import sys
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from jobs import execute, failures, progress, store
 from jobs.checks import Node, why_not_on
-from jobs.execute import Execution, SweepRecord, record_sweep, run_sweep
+from jobs.execute import Execution, SweepRecord, calibrate, record_sweep, run_sweep, to_measure
+from jobs.launchers.base import Local
 from jobs.processes import Process
-from jobs.run import make_run
+from jobs.progress import Bar, speed_of
+from jobs.run import Run, make_run
 from jobs.run_fields import repetition_of
 from jobs.site import Container, Site
-from jobs.store import LEFT_OUT
+from jobs.store import LEFT_OUT, Allreduce, Calibration, claim, this_owner
 from jobs.sweep import parser, read_request
-from jobs.sweep_file import expand
+from jobs.sweep_file import Sweep, SweepRun, expand
+from profiling import tables
 from profiling.errors import UserError
+from profiling.findings import Finding
 from tests.builders import ended_runs
 from tests.jobs.scripted import HERE, Scripted, execution, make_sweep, manifests, run_all
 from tests.jobs.scripted import batches_of_ranks as batches_of_ranks  # a fixture
@@ -248,3 +258,111 @@ def test_data_that_are_not_there_are_known_before_the_first_run_and_said_once(tm
         with pytest.raises(UserError, match="no run can start here: 2 runs: there is no data folder"):
             sweep(work, *expand(work.sweep))
     assert not work.directory.exists()
+
+
+# --- what does the user of a sweep see while it runs? --------------------------------------------------
+
+
+def test_a_line_a_run_says_how_long_the_rest_takes_once_one_is_done(monkeypatch):
+    now, shown, run = [100.0], Console(file=io.StringIO(), width=300), SweepRun(Run(), 0)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with Bar(shown, total=5, done=1) as bar:
+        for seconds in (300, 7000, 0):
+            bar.show(run)
+            now[0] += seconds
+            bar.ended()
+    left = [re.findall(r"about (.*) left", line) for line in shown.file.getvalue().splitlines()]
+    assert left[:3] == [[], ["15 min"], ["2.0 h"]]  # of one run that took 300 s three more; then of two
+
+
+@pytest.mark.parametrize(
+    ("recorded", "said"),
+    [
+        # One step of the four was slow: its mean, 250 ms, says nothing of the others.
+        (0, "100 ms/step, 160 images/s (median of 4)"),
+        (3, "100 ms/step, 160 images/s (median of 3)"),
+        (7, "900 ms/step, 17.8 images/s (median of 1)"),
+        (8, "100 ms/step, 160 images/s (median of 4)"),
+    ],
+)
+def test_a_runs_speed_is_one_median_and_says_of_which_steps(tmp_path, recorded, said):
+    steps_ms = [900, 900, 900, 100, 100, 100, 100, 700]
+    starts_ms = [sum(steps_ms[:index]) for index in range(8)]
+    rows = {
+        "rank": [0] * 8, "batch_index": range(8), "attributed": [index >= 8 - recorded for index in range(8)],
+        "start_ns": [start * 10**6 for start in starts_ms],
+        "end_ns": [(start + took) * 10**6 for start, took in zip(starts_ms, steps_ms, strict=True)],
+    }  # fmt: skip
+    tables.write(tables.as_table("batches", rows), tmp_path / "rank_0000", "batches")
+    assert speed_of(tmp_path, Run(batches=8, batch=8, nodes=2)) == said
+
+
+# --- when are a machine's peaks measured, and with the ranks of which runs? ----------------------------
+
+
+WAITED = Finding("calibration_disturbed", data={"pct": 12.0})
+PEAKS = Calibration(gemm_flops_per_s={1: 1.0}, copy_bytes_per_s={1: 1.0}, device="cpu", seconds=1.0)
+
+
+def runs_of(*nodes: int, **fields):
+    return [make_run({"nodes": count, "network": "ib", **fields}) for count in nodes]
+
+
+def knowing(*exchanges: tuple[int, int, str]) -> Calibration:
+    made = [
+        Allreduce(nodes=nodes, ranks_per_node=ranks, network=network, bus_bytes_per_s=1.0)
+        for nodes, ranks, network in exchanges
+    ]
+    return PEAKS.model_copy(update={"allreduces": made})
+
+
+def test_the_largest_run_measures_the_peaks_and_each_profiled_one_an_allreduce():
+    plain, profiled = runs_of(1, 2, 4), runs_of(1, 2, 4, profile="torch")
+    assert to_measure(plain, None) == [plain[2]]
+    assert to_measure(plain, PEAKS) == []
+    assert to_measure([*plain, *profiled], None) == [plain[2], profiled[1]]  # one rank exchanges nothing
+    assert to_measure([*plain, *profiled], PEAKS) == [profiled[2], profiled[1]]
+    assert to_measure(profiled, knowing((2, 1, "IB"))) == [profiled[2]]
+    assert to_measure(profiled, knowing((2, 1, "eth"), (4, 1, "ib"), (1, 2, ""))) == [profiled[1]]
+    # Within a node no network is used.
+    within = runs_of(1, gpus_per_node=4, profile="nsys")
+    assert to_measure(within, PEAKS) == within and to_measure(within, knowing((1, 4, ""))) == []
+
+
+@dataclass(frozen=True)
+class Noting(Local):
+    """Ranks that add what they would measure to the record, as train.calibrate does."""
+
+    asked: list = field(default_factory=list)
+
+    def processes(self, run, command, directory):
+        self.asked.append((run.nodes, run.ranks_per_node, "--allreduce" in command))
+        path = Path(command[command.index("--out") + 1])
+        earlier = store.read_calibration(path)
+        made = knowing((run.nodes, run.ranks_per_node, run.network)).beside(earlier)
+        made.findings = earlier.findings if earlier else [WAITED]
+        write = f"open({str(path)!r}, 'w').write({made.model_dump_json()!r})"
+        return [Process([sys.executable, "-c", write], {})]
+
+
+def test_jobs_of_one_sweep_each_measure_what_is_missing_for_their_nodes(tmp_path, capsys):
+    """As slurm/submit.sh starts them: one node first."""
+    launcher = Noting()
+    work = Execution(Sweep.model_validate({"name": "s", "run": {}}), tmp_path, launcher)
+    for nodes in (1, 2, 2, 4):
+        todo = [SweepRun(run, 0) for run in runs_of(nodes, profile="torch")]
+        calibrate(work, todo, Console(stderr=True), this_owner({}))
+    assert launcher.asked == [(1, 1, False), (2, 1, True), (4, 1, True)]
+    found = json.loads((tmp_path / store.CALIBRATION).read_text())["allreduces"]
+    assert [(one["nodes"], one["network"]) for one in found] == [(1, "ib"), (2, "ib"), (4, "ib")]
+    said = capsys.readouterr().err
+    assert said.count("measuring peaks") == said.count("measuring allreduce 2x1-ib") == 1
+    assert "".join(said.split()).count("".join(str(WAITED).split())) == 1
+
+
+def test_what_another_sweep_measures_is_left_to_it(tmp_path):
+    launcher = Noting()
+    work = Execution(Sweep.model_validate({"name": "s", "run": {}}), tmp_path, launcher)
+    assert claim(tmp_path / ".calibration-peaks", this_owner({})).ours
+    calibrate(work, [SweepRun(run, 0) for run in runs_of(1)], Console(stderr=True), this_owner({}))
+    assert launcher.asked == []
