@@ -2,7 +2,7 @@
 
 Ranks train nothing here (tests/cluster/scripted); all else is real: Slurm, its nodes, what kills them, the
 batch script. What happens takes its time, so all of it happens at once, while the tests of the other files
-run; each test then looks at its own part.
+run; each test then looks at its own part. (Killed and hanging ranks: test_thousand_ranks, tests/jobs.)
 """
 
 from collections.abc import Callable, Iterator
@@ -59,30 +59,6 @@ def every_run_runs_on_its_own_number_of_nodes_the_largest_first(cluster: Cluster
     again = sweep.submit("--nodes=4")
     assert cluster.wait(again)["ExitCode"] == "0:0"
     assert "done: " in sweep.said(again)
-
-
-@happening
-def a_killed_rank_is_named_and_its_run_tried_again(cluster: Cluster, folder: Path) -> None:
-    sweep = Sweep(cluster, folder).write()
-    job = sweep.submit("--nodes=4", MISBEHAVE=f"die 4 3 {folder}/once")
-    assert cluster.wait(job)["ExitCode"] == "0:0", sweep.said(job)
-    assert sweep.done() == [1, 2, 4]
-    (failed,) = [manifest for manifest in sweep.manifests().values() if not manifest.done]
-    assert (failed.failure, failed.exit_code, failed.run.nodes) == ("rank crash", -9, 4)
-    assert "rank 3 on n" in failed.reason and failed.failed_nodes
-    assert not sweep.running()
-
-
-@happening
-def a_hanging_rank_says_where(cluster: Cluster, folder: Path) -> None:
-    sweep = Sweep(cluster, folder).write("nodes: [1, 2]", "repetitions: 1\nhang_limit_s: 8")
-    job = sweep.submit("--nodes=2", MISBEHAVE=f"hang 2 1 {folder}/once")
-    assert cluster.wait(job)["ExitCode"] == "0:0", sweep.said(job)
-    assert sweep.done() == [1, 2]
-    ((name, failed),) = [(name, each) for name, each in sweep.manifests().items() if not each.done]
-    assert failed.failure == "hang"
-    log = (sweep.results / name / "log.txt").read_text()
-    assert "in misbehave" in log.partition("\nranks 1:\n")[2]
 
 
 @happening

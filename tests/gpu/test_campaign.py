@@ -2,12 +2,10 @@
 
 import json
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 
@@ -66,30 +64,6 @@ def test_a_part_that_hangs_or_dies_costs_itself_alone_and_keeps_what_it_had(tmp_
     assert "no such speed" in found["speed"]["why"]
     text = (tmp_path / "gpu.md").read_text()
     assert "too slow" in text and "2 of 4" in text and "--parts correctness\n" in text
-
-
-def test_what_is_stopped_ends_its_processes_and_keeps_what_it_had(tmp_path):
-    worker = tmp_path / "worker.py"
-    worker.write_text(WORKER)
-    code = f"import sys; from benchmarks import gpu; gpu.WORKER = [{str(worker)!r}]; sys.exit(gpu.main())"
-    words = ["--out", str(tmp_path), "--parts", "machine,correctness,host"]
-    command = subprocess.Popen([sys.executable, "-c", code, *words], cwd=ROOT, stdout=subprocess.DEVNULL)
-    try:
-        so_far = tmp_path / "work" / "parts" / "correctness.sofar"
-        until = time.monotonic() + 60
-        while not so_far.exists() and time.monotonic() < until:
-            time.sleep(0.05)
-        children = psutil.Process(command.pid).children()
-        command.send_signal(signal.SIGTERM)
-        assert command.wait(30) == 1
-    finally:
-        command.kill()
-        command.wait()
-    assert len(children) == 1 and not children[0].is_running()
-    found = json.loads((tmp_path / "gpu.json").read_text())["parts"]
-    assert found["machine"]["status"] == "done"
-    assert (found["correctness"]["status"], found["correctness"]["notes"]) == ("failed", ["half of it"])
-    assert found["host"]["why"] == "it was stopped"
 
 
 def test_without_a_gpu_it_says_so_and_how_it_is_tried_without_one(tmp_path, monkeypatch):
