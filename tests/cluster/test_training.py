@@ -155,22 +155,6 @@ def test_ranks_started_by_hand_from_a_hostfile_find_rank_0(cluster: Cluster, tmp
     assert len({world["job"] for world in worlds}) == 1
 
 
-def test_a_sweep_on_a_hostfile_with_an_unreachable_host_says_which(cluster: Cluster, tmp_path: Path):
-    need_mpirun()
-    hosts, site, file = tmp_path / "hosts", tmp_path / "mine.yaml", tmp_path / "s.yaml"
-    hosts.write_text(f"{FOREGROUND[0]}\nn99\n")
-    site.write_text(f"mpi: {{hostfile: {hosts}}}\nscratch: /dev/shm")
-    file.write_text(f"repetitions: 1\nretries: 0\nrun: {{nodes: 2, {TINY}}}")
-    sweep = [sys.executable, "-m", "jobs.sweep", str(file), "--launcher", "mpirun", "--site", str(site)]
-    answer = cluster.run(*sweep, "--out", str(tmp_path / "results"), **over_agent(tmp_path))
-    # MPI's daemon on the host that can be reached is a job here, and outlives the mpirun that gave up.
-    cluster.control("exec", "scancel", "--name=sh")
-    cluster.until(lambda: not cluster.control("exec", "squeue", "--noheader", "--name=sh"))
-    assert answer.returncode == 1
-    ((_, manifest),) = results_of(tmp_path, "s")
-    assert manifest.failure == "launcher error" and manifest.reason.endswith("n99")
-
-
 def test_ranks_of_srun_started_by_hand_agree_on_a_folder(cluster: Cluster, tmp_path: Path):
     tiny = yaml.safe_load(f"{{{TINY}}}")
     by_hand = tmp_path / "results" / "by-hand"

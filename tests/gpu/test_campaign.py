@@ -4,7 +4,6 @@ import json
 import signal
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,9 +11,6 @@ import torch
 from benchmarks import gpu, gpu_checks, gpu_parts
 from benchmarks.gpu_part import OUT_OF_TIME, command
 from profiling.errors import UserError
-
-ROOT = Path(__file__).resolve().parents[2]
-
 
 # Instead of benchmarks.gpu_parts: what a part does is in its name.
 WORKER = """

@@ -43,15 +43,6 @@ def test_a_record_is_read_back_as_it_was_written_also_one_of_a_later_release(tmp
         assert store.read_record(tmp_path / "record.json", type(record)) == record
 
 
-@pytest.mark.parametrize("keep", [0.0, 0.3, 0.9])
-def test_a_truncated_record_is_named_and_is_no_result(tmp_path, keep):
-    path = tmp_path / "manifest.json"
-    text = MANIFEST.model_dump_json()
-    path.write_text(text[: int(len(text) * keep)])
-    with pytest.raises(UserError, match=r"manifest\.json is damaged"):
-        store.read_record(path, Manifest)
-
-
 def test_a_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "a.json"
     store.write_text(path, "before")

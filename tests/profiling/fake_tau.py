@@ -1,8 +1,8 @@
 """A stand-in for pytau, TAU's module in a process that it watches, which fails where each release of it does.
 
-What it does was seen of TAU 2.33.2, 2.35 and 2.35.2: ``stop`` ends whatever runs, a timer whose group is off
-does not start, a timer that is called often and takes no time is switched off, and where every function of
-Python is timed, a timer must end in the function that started it.
+What it does was seen of TAU 2.33.2, 2.35 and 2.35.2: ``stop`` ends whatever runs, a timer that is called
+often and takes no time is switched off, and where every function of Python is timed, a timer must end in the
+function that started it.
 """
 
 import sys
@@ -13,7 +13,6 @@ class FakeTau:
     """A process under TAU.
 
     Args:
-        arguments: the program's; TAU up to 2.35.1 looks for its own flag among them.
         throttle_calls: after so many calls a timer of less than 10 us a call is switched off.
 
     Attributes:
@@ -21,32 +20,27 @@ class FakeTau:
         calls: of each timer; ``values`` of each event.
     """
 
-    def __init__(self, arguments=(), throttle_calls=100_000):
+    def __init__(self, throttle_calls=100_000):
         self.now_us = 0.0
         self.calls, self.took_us = Counter(), Counter()
         self.values = {}
         self.stack = [".TAU application", "taupreload_main"]
-        self._names, self._groups, self._events, self._started = [], [], [], {}
+        self._names, self._events, self._started = [], [], {}
         self._throttle_calls = throttle_calls
-        words = list(arguments)
-        masked = "--profile" in words and not words[words.index("--profile") + 1].startswith("-")
-        self._on = {"TAU_USER"} if masked else None  # None: every group
 
     def work(self, us):
         self.now_us += us
 
     def enableGroupName(self, name):
-        if self._on is not None:
-            self._on.add(name)
+        assert name == "PYTORCH"
 
     def profileTimer(self, name, kind="", group="TAU_PYTHON"):
         self._names.append(name)
-        self._groups.append(group)
         return len(self._names) - 1
 
     def start(self, number):
         name = self._names[number]
-        if (self._on is None or self._groups[number] in self._on) and not name.endswith("[THROTTLED]"):
+        if not name.endswith("[THROTTLED]"):
             self.stack.append(name)
             self._started[name] = self.now_us
 
