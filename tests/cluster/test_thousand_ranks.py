@@ -1,40 +1,62 @@
 """1,024 ranks on 64 nodes start, meet, end and are recorded; what fails among 256 ranks on 16 nodes is named.
 
-(Among 1,024 it is named alike: with ``FEWER = wide.NODES``, in a minute or more each.) They train nothing
+(Among 1,024 it is named alike: with ``FEWER = NODES``, in a minute or more each.) They train nothing
 (tests/cluster/scripted) and meet as the project's ranks do, at a stand-in for PyTorch's store. Limits are
 those that hold for eight ranks.
 """
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from benchmarks.scripted_ranks import few_open_files, many
 from jobs.store import Manifest
 from profiling.identity import expand_nodes
-from tests.cluster import wide
 from tests.cluster.sweeps import Sweep
 from tests.cluster.test_training import need_mpirun
 from tests.cluster.virtual import Cluster
 
 pytestmark = pytest.mark.wide
-RANKS = wide.NODES * wide.RANKS_PER_NODE
+NODES, RANKS_PER_NODE = 64, 16  # whatever processors the machine has
+RANKS = NODES * RANKS_PER_NODE
 FEWER = 16  # nodes, of runs that fail
 ODD = 200  # the rank that misbehaves
 
 
 @pytest.fixture(scope="module")
 def large(able, tmp_path_factory) -> Iterator[Cluster]:
-    cluster = wide.start(tmp_path_factory.mktemp("large") / "home")
+    cluster = Cluster(tmp_path_factory.mktemp("large") / "home", {"VIRTUAL_CLUSTER_OWNER": str(os.getpid())})
+    cluster.control("start", str(NODES), str(RANKS_PER_NODE))
     yield cluster
     cluster.control("stop")
+
+
+def submit(
+    cluster: Cluster,
+    folder: Path,
+    launcher: str,
+    nodes: int = NODES,
+    more: str = "",
+    sbatch: Sequence[str] = (),
+    **variables: str,
+) -> tuple[Sweep, str]:
+    """A sweep of one run, on all processors of its nodes, that is tried once; and its job."""
+    in_all = nodes * RANKS_PER_NODE
+    sweep = Sweep(cluster, folder, keep_off=()).write(
+        f"nodes: {nodes}", f"repetitions: 1\nretries: 0\n{more}", RANKS_PER_NODE, in_all
+    )
+    with few_open_files():
+        variables = {**many(folder, launcher, cluster.path), **variables}
+        return sweep, sweep.submit(f"--nodes={nodes}", *sbatch, **variables)
 
 
 def run(
     cluster: Cluster, folder: Path, launcher: str, nodes: int, more: str = "", **variables: str
 ) -> Manifest:
     """The manifest of a run of all ranks of these nodes."""
-    sweep, job = wide.submit(cluster, folder, launcher, nodes, more, **variables)
+    sweep, job = submit(cluster, folder, launcher, nodes, more, **variables)
     cluster.wait(job, 600)
     (manifest,) = sweep.manifests().values()
     return manifest
@@ -44,21 +66,21 @@ def run(
 def test_they_meet_and_end_and_are_recorded(large, tmp_path, launcher):
     if launcher == "mpirun":
         need_mpirun()
-    manifest = run(large, tmp_path, launcher, wide.NODES)
+    manifest = run(large, tmp_path, launcher, NODES)
     assert manifest.done, manifest.reason
     assert [report.rank for report in manifest.ranks] == list(range(RANKS))
     assert {report.parameter_digest for report in manifest.ranks} == {"same"}
     hosts = [report.hostname for report in manifest.ranks]
-    assert len(set(hosts)) == wide.NODES and len(set(hosts[: wide.RANKS_PER_NODE])) == 1
+    assert len(set(hosts)) == NODES and len(set(hosts[:RANKS_PER_NODE])) == 1
 
 
 @pytest.fixture(scope="module")
 def losing(large, tmp_path_factory) -> Iterator[tuple[Sweep, str]]:
     """A run one of whose nodes has lost its power, and that node: Slurm takes some 20 s to see it."""
-    last = f"n[{wide.NODES - FEWER + 1}-{wide.NODES}]"  # others find the first ones free
+    last = f"n[{NODES - FEWER + 1}-{NODES}]"  # others find the first ones free
     words = ["--no-kill", f"--nodelist={last}"]
     folder = tmp_path_factory.mktemp("lost")
-    sweep, job = wide.submit(large, folder, "slurm", FEWER, sbatch=words, BATCH_S="3")
+    sweep, job = submit(large, folder, "slurm", FEWER, sbatch=words, BATCH_S="3")
     large.until(lambda: "step 2/" in sweep.log_of_running(), 300)
     node = expand_nodes(large.job(job)["NodeList"])[-1]
     large.control("kill-node", node)
@@ -72,7 +94,7 @@ def test_a_killed_rank_is_named(large, tmp_path, launcher):
     if launcher == "mpirun":
         need_mpirun()
     manifest = run(large, tmp_path, launcher, FEWER, MISBEHAVE=f"die {FEWER} {ODD}")
-    node = f"n{ODD // wide.RANKS_PER_NODE + 1}"
+    node = f"n{ODD // RANKS_PER_NODE + 1}"
     assert (manifest.failure, manifest.failed_nodes) == ("rank crash", [node])
     assert f"rank {ODD} on {node} " in manifest.reason and manifest.exit_code == -9
 

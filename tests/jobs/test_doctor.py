@@ -249,16 +249,6 @@ def test_a_way_to_meet_mpi_that_srun_lists_and_cannot_load_is_refused(environmen
     assert failure.reason.startswith(why) and "`mpi.srun`" in failure.reason
 
 
-def test_more_gpus_than_the_partition_has_are_named(environment, tmp_path):
-    (tmp_path / "mine.yaml").write_text(SITE.format(gpus=4, interface=INTERFACE, here=tmp_path))
-    gpus = checks(environment)["gpus_per_node"]
-    assert gpus.required and gpus.detail == "4; in gpu: 2"
-    assert "`gpus_per_node`" in gpus.remedy
-    (tmp_path / "mine.yaml").write_text("partition: gpux")
-    partition = checks(environment)["partition"]
-    assert not partition.present and partition.required
-
-
 def test_a_cluster_without_a_site_file_is_named_and_a_laptop_has_nothing_to_check(
     environment, root, monkeypatch
 ):

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from jobs import execute, failures, progress, store
 from jobs.checks import Node, why_not_on
-from jobs.execute import Execution, SweepRecord, calibrate, record_sweep, run_sweep, to_measure
+from jobs.execute import Execution, SweepRecord, calibrate, record_sweep, run_sweep
 from jobs.launchers.base import Local
 from jobs.processes import Process
 from jobs.progress import Bar, speed_of
@@ -314,19 +314,6 @@ def knowing(*exchanges: tuple[int, int, str]) -> Calibration:
         for nodes, ranks, network in exchanges
     ]
     return PEAKS.model_copy(update={"allreduces": made})
-
-
-def test_the_largest_run_measures_the_peaks_and_each_profiled_one_an_allreduce():
-    plain, profiled = runs_of(1, 2, 4), runs_of(1, 2, 4, profile="torch")
-    assert to_measure(plain, None) == [plain[2]]
-    assert to_measure(plain, PEAKS) == []
-    assert to_measure([*plain, *profiled], None) == [plain[2], profiled[1]]  # one rank exchanges nothing
-    assert to_measure([*plain, *profiled], PEAKS) == [profiled[2], profiled[1]]
-    assert to_measure(profiled, knowing((2, 1, "IB"))) == [profiled[2]]
-    assert to_measure(profiled, knowing((2, 1, "eth"), (4, 1, "ib"), (1, 2, ""))) == [profiled[1]]
-    # Within a node no network is used.
-    within = runs_of(1, gpus_per_node=4, profile="nsys")
-    assert to_measure(within, PEAKS) == within and to_measure(within, knowing((1, 4, ""))) == []
 
 
 @dataclass(frozen=True)

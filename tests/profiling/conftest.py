@@ -1,4 +1,4 @@
-"""What tests share: processes with PyTorch, from which programs of users fork; and this process, watched."""
+"""What tests share: processes with PyTorch, from which programs of users fork."""
 
 from collections.abc import Iterator
 
@@ -20,12 +20,3 @@ def forks_before_the_compiler(tmp_path_factory) -> Iterator[Forks]:
     """For programs that are compiled: hooks are in PyTorch before its compiler is imported."""
     with Parent(["torch", "jobs.by_hand", "profiling.tools"], variables()) as parent:
         yield Forks(parent, tmp_path_factory.mktemp("forks"))
-
-
-@pytest.fixture
-def watch(monkeypatch):
-    """Starts to watch this process; PyTorch is as it was when the test has ended."""
-    from tests.profiling.watched_here import watches  # which imports PyTorch
-
-    with watches(monkeypatch) as start:
-        yield start

@@ -1,16 +1,20 @@
 """Programs watched within this process: which steps, which model, how many samples."""
 
 import itertools
+from collections.abc import Callable, Iterator
 from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.optim.optimizer import Optimizer
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, dataloader
 
+from profiling import markers
 from profiling.markers import Markers
 from profiling.watching.steps import (
     BACKWARD,
@@ -31,7 +35,71 @@ from profiling.watching.steps import (
     steps_of,
 )
 from profiling.watching.watched import Enough, Request, Watch, findings_of
-from tests.profiling.watched_here import descent, follow_each_other, passes, train
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Request], Watch]]:
+    """Starts to watch this process; PyTorch is as it was when the test has ended."""
+    monkeypatch.setattr(markers, "_LISTENER", [])
+    iterator, scaler = dataloader._BaseDataLoaderIter, torch.amp.GradScaler
+    module = torch.nn.Module
+    hooked = [
+        (iterator, "__init__"), (iterator, "__next__"), (scaler, "step"), (torch.autograd, "backward"),
+        (Optimizer, "__init__"), (module, "compile"), (module, "_compiled_call_impl"),
+    ]  # fmt: skip
+    for place, name in hooked:
+        monkeypatch.setattr(place, name, getattr(place, name))
+    monkeypatch.setattr(Optimizer, "profile_hook_step", staticmethod(Optimizer.profile_hook_step))
+    started: list[Watch] = []
+
+    def start(wanted: Request) -> Watch:
+        started.append(Watch(wanted, Mock()))
+        started[-1].hooks.attach()
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.hooks.stop()
+
+
+def descent(model: torch.nn.Module, fails: int = 0) -> Optimizer:
+    """Gradient descent, whose class is new, so that PyTorch hooks it; its step no. ``fails`` does."""
+
+    class Descent(Optimizer):
+        def __init__(self) -> None:
+            super().__init__(model.parameters(), {})
+            self.steps = 0
+
+        def step(self, closure: object = None) -> None:
+            self.steps += 1
+            if self.steps == fails:
+                raise RuntimeError("no step")
+            descend(model)
+
+    return Descent()
+
+
+def descend(model: torch.nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.01
+
+
+def passes(model: torch.nn.Module) -> None:
+    """A forward and a backward pass."""
+    model(torch.ones(2, 3)).sum().backward()
+
+
+def train(model: torch.nn.Module, optimizer: Optimizer, steps: int) -> None:
+    for _ in range(steps):
+        passes(model)
+        optimizer.step()
+
+
+def follow_each_other(steps) -> bool:
+    """Whether nothing is left out between steps."""
+    return steps.start_ns[1:].tolist() == steps.end_ns[:-1].tolist()
+
 
 ENDLESS = 2000  # steps of a program that should be ended before
 

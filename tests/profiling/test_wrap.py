@@ -57,26 +57,25 @@ def test_the_command_under_each_tool(name, options):
 
 
 def test_nvprofs_metrics_and_ncus_counters_come_after_their_filter():
+    def after(words, option):
+        return words[words.index(option) + 1]
+
     words = tool("nvprof").wrap(COMMAND, RAW, Options("metrics", "gemm"))
-    metrics = words[words.index("--metrics") + 1].split(",")
     assert words.index("--kernels") < words.index("--metrics")
-    assert {"achieved_occupancy", "ipc", "gld_efficiency", "gst_efficiency", "dram_utilization"} <= set(
-        metrics
-    )
-    words = tool("ncu").wrap(COMMAND, RAW, Options("auto", "gemm", first_batch=2))
-    assert words[words.index("--kernel-name") + 1] == "regex:gemm" and "--launch-count" in words
-    assert words[words.index("--profile-from-start") + 1] == "off" and words[-len(COMMAND) :] == COMMAND
-    # Durations are those of training, and nobody's clock stays set when it is killed.
-    assert words[words.index("--clock-control") + 1] == "none"
-    asked = set(words[words.index("--metrics") + 1].split(","))
-    more = tool("ncu").wrap(COMMAND, RAW, Options("full", metrics="lts__t_bytes.sum"))
-    assert more[-len(COMMAND) - 4 : -len(COMMAND)] == ["--set", "full", "--metrics", "lts__t_bytes.sum"]
+    metrics = {"achieved_occupancy", "ipc", "gld_efficiency", "gst_efficiency", "dram_utilization"}
+    assert metrics <= set(after(words, "--metrics").split(","))
     assert tool("nvprof").wrap(COMMAND, RAW, Options("metrics", metrics="ipc"))[1:3] == ["--metrics", "ipc"]
-    assert {"sm__inst_executed_pipe_tensor.sum", "sm__pipe_tensor_cycles_active.sum"} < asked
-    assert tool("ncu").wrap(COMMAND, RAW, Options("full"))[-len(COMMAND) - 2 : -len(COMMAND)] == [
-        "--set",
-        "full",
-    ]
+    words = tool("ncu").wrap(COMMAND, RAW, Options("auto", "gemm", first_batch=2))
+    assert after(words, "--kernel-name") == "regex:gemm" and "--launch-count" in words
+    assert after(words, "--profile-from-start") == "off" and words[-len(COMMAND) :] == COMMAND
+    # Durations are those of training, and nobody's clock stays set when it is killed.
+    assert after(words, "--clock-control") == "none"
+    pipes = {"sm__inst_executed_pipe_tensor.sum", "sm__pipe_tensor_cycles_active.sum"}
+    assert pipes < set(after(words, "--metrics").split(","))
+    words = tool("ncu").wrap(COMMAND, RAW, Options("full", metrics="lts__t_bytes.sum"))
+    assert words[words.index("--set") :] == ["--set", "full", "--metrics", "lts__t_bytes.sum", *COMMAND]
+    words = tool("ncu").wrap(COMMAND, RAW, Options("full"))
+    assert words[words.index("--set") :] == ["--set", "full", *COMMAND]
 
 
 def test_tau_python_brings_its_own_interpreter():
