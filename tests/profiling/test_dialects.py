@@ -165,14 +165,3 @@ def test_links_by_external_id_where_launches_have_no_correlation(tmp_path):
         event["args"]["External id"] = operator
     rows, _ = rows_of(trace.write(tmp_path / "trace.json"))
     assert (rows[0]["operator"], rows[0]["flops"]) == ("aten::mm", 2 * 2 * 3 * 4)
-
-
-@pytest.mark.parametrize("word", ["nelems", "size"])
-def test_message_sizes_of_both_vocabularies(tmp_path, word):
-    trace = Trace(distributedInfo={"backend": "nccl", "rank": 3, "world_size": 4})
-    said = {f"In msg {word}": 10, f"Out msg {word}": 40, "dtype": "Half", "Group size": 4,
-            "Collective name": "_allgather_base", "Process Group Ranks": "[0, 1, 2, 3]"}  # fmt: skip
-    trace.host("record_param_comms", 0, 20, more=said)
-    trace.kernel("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 5, 30, 50)
-    rows, _ = rows_of(trace.write(tmp_path / "trace.json"))
-    assert [(row["class"], row["bytes"], row["rank"]) for row in rows] == [("communication", 80, 3)]

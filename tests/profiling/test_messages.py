@@ -27,13 +27,14 @@ def world(*groups: tuple[str, list[int]], rank: int = 0) -> dict:
 # --- a kernel that bears no name of a collective -------------------------------------------------------
 
 
+@pytest.mark.parametrize("word", ["nelems", "size"])  # of newer and older releases of PyTorch
 @pytest.mark.parametrize("of_call", [False, True])
 @pytest.mark.parametrize("name", [RCCL, "ncclDevKernel_Broadcast_RING_LL(ncclWork*)", "msccl_kernel_7"])
-def test_a_kernels_own_record_or_the_calls_says_more_than_its_name(tmp_path, name, of_call):
-    trace = Trace()
+def test_a_kernels_own_record_or_the_calls_says_more_than_its_name(tmp_path, name, of_call, word):
+    trace, said = Trace(), {key.replace("nelems", word): value for key, value in OF_PAIR.items()}
     if of_call:
-        trace.host("record_param_comms", 0, 20, more=OF_PAIR)
-    trace.kernel(name, 5, 30, 50, **({} if of_call else OF_PAIR))
+        trace.host("record_param_comms", 0, 20, more=said)
+    trace.kernel(name, 5, 30, 50, **({} if of_call else said))
     (row,), _ = rows_of(trace, tmp_path)
     assert (row["class"], row["dtype"]) == ("communication", "BFloat16")
     assert said_of(row) == ("allgather", "3", "0,2", 2, 40)
