@@ -1,12 +1,10 @@
 """A sweep runs what is not done, keeps what is, names what failed or cannot start, and loses nothing."""
 
-import io
 import json
 import os
 import re
 import shutil
 import sys
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from jobs.checks import Node, why_not_on
 from jobs.execute import Execution, SweepRecord, calibrate, record_sweep, run_sweep
 from jobs.launchers.base import Local
 from jobs.processes import Process
-from jobs.progress import Bar, speed_of
+from jobs.progress import speed_of
 from jobs.run import Run, make_run
 from jobs.run_fields import repetition_of
 from jobs.site import Container, Site
@@ -261,18 +259,6 @@ def test_data_that_are_not_there_are_known_before_the_first_run_and_said_once(tm
 
 
 # --- what does the user of a sweep see while it runs? --------------------------------------------------
-
-
-def test_a_line_a_run_says_how_long_the_rest_takes_once_one_is_done(monkeypatch):
-    now, shown, run = [100.0], Console(file=io.StringIO(), width=300), SweepRun(Run(), 0)
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    with Bar(shown, total=5, done=1) as bar:
-        for seconds in (300, 7000, 0):
-            bar.show(run)
-            now[0] += seconds
-            bar.ended()
-    left = [re.findall(r"about (.*) left", line) for line in shown.file.getvalue().splitlines()]
-    assert left[:3] == [[], ["15 min"], ["2.0 h"]]  # of one run that took 300 s three more; then of two
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from jobs.run import make_run
-from profiling import tables
 from profiling.errors import UserError
 from profiling.markers import Markers
 from profiling.step_clock import DeviceClock
 from train import loop
-from train.loop import INSTANTS, Recorded
+from train.loop import INSTANTS
 from train.step import Precision, make_step
 
 CPU = torch.device("cpu")
@@ -122,20 +121,6 @@ def test_fp32_products_use_tf32_only_where_it_is_asked_and_emulation_is_said(
 
 
 # --- stage times: five instants a batch, on the clock where the stages run -----------------------------
-
-
-def test_stages_lie_between_a_batchs_instants_and_what_is_between_batches_in_none():
-    # begin, load 10, forward 20, backward 30, update 5, rest 1; a profiler starts in 700; the same again
-    instants = np.cumsum([1000, 10, 20, 30, 5, 1, 700, 10, 20, 30, 5, 1])
-    columns = Recorded(instants, [2.0, 1.0]).columns(rank=3, images=8, recordings=[range(1, 2)])
-    rows = tables.as_table("batches", columns).to_pylist()
-    assert [row["start_ns"] for row in rows] == [1000, 1766]
-    assert [row["end_ns"] for row in rows] == [1066, 1832]
-    for row in rows:
-        assert (row["load_ns"], row["forward_ns"], row["backward_ns"], row["update_ns"]) == (10, 20, 30, 5)
-        assert row["rank"] == 3 and row["images"] == 8
-    assert [row["attributed"] for row in rows] == [False, True]
-    assert [row["loss"] for row in rows] == [2.0, 1.0]
 
 
 class FakeDevice:

@@ -13,7 +13,7 @@ import pytest
 from profiling.errors import UserError
 from train import rendezvous, torchrun
 from train.rendezvous import announce, ask, candidates, gather_at, job_name, open_store
-from train.world import World, check_interface, gloo_interface, read_world
+from train.world import World, gloo_interface, read_world
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 
@@ -63,15 +63,6 @@ def test_gloo_is_told_of_loopback_only_where_the_host_is_unknown(monkeypatch):
     here = socket.if_nameindex()[0][1]
     assert gloo_interface({"GLOO_SOCKET_IFNAME": here}, world) == {}
     assert gloo_interface({}, World(0, 2, 0, 1)) == {}
-
-
-def test_an_interface_that_is_not_here_is_named_with_the_site_files_key():
-    here = socket.if_nameindex()[0][1]
-    check_interface({}, "GLOO_SOCKET_IFNAME", "eth")
-    check_interface({"GLOO_SOCKET_IFNAME": here}, "GLOO_SOCKET_IFNAME", "eth")
-    wrong = rf"no network interface ib9 on .*, which has {here}.*network\.ib\.interface.*HOROVOD_GLOO_IFACE"
-    with pytest.raises(UserError, match=wrong):
-        check_interface({"HOROVOD_GLOO_IFACE": f"{here},ib9"}, "HOROVOD_GLOO_IFACE", "IB")
 
 
 # --- train.torchrun -----------------------------------------------------------------------------------
