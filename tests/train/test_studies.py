@@ -243,20 +243,6 @@ FITS = attempt.Attempt(fits=True, limit=9, base=1, peak=5)
 FAILS = attempt.Attempt(fits=False, reason="DefaultCPUAllocator: can't allocate memory", limit=9, base=1)
 
 
-@pytest.mark.parametrize("start", [1, 2, 16, 100, 5000])
-@pytest.mark.parametrize("largest", [0, 1, 2, 15, 16, 17, 123, 999, 1000])
-def test_the_boundary_is_found_in_few_tries(largest, start):
-    asked = []
-
-    def fits(layers):
-        asked.append(layers)
-        return layers <= largest
-
-    assert capacity.boundary(fits, start, most=1000) == (largest, largest + 1)
-    few = 6 if abs(largest - start) <= 6 else 2 * 10
-    assert len(asked) == len(set(asked)) <= few and all(1 <= layers <= 1000 for layers in asked)
-
-
 @pytest.mark.parametrize("largest", [1, 15, 20, 1543, 1551, 1560])
 def test_two_small_networks_tell_how_many_layers_fill_a_device(tmp_path, monkeypatch, largest):
     """Each try is a process, and of 80 GB one that trains for seconds: doubling and halving took 18."""

@@ -93,30 +93,20 @@ def test_the_stages_of_a_graphed_step_are_three_launches(counted, case):
     assert counted[case]["graph_launches"] == 3
     # Of the pytorch loader's own: it normalises images on the GPU.
     assert counted[case]["kernels"] <= (4 if "pytorch" in case else 0)
+
+
+def test_what_is_copied_and_waited_for_is_counted(counted):
+    assert counted["sync_stages"]["sync_device"] >= 2  # else the first test could not fail
     assert counted["fp32"]["graph_launches"] == 0
-
-
-def test_a_graph_reads_each_batch_where_the_first_lay(counted):
-    """Its images and labels are copied there, on the GPU; the synthetic batch, always the same, is not."""
+    # Images and labels of a graph are copied to where the first lay; the synthetic batch is always the same.
     loss = 1
     assert counted["graph"]["d2d"] == loss and counted["graph pytorch"]["d2d"] == loss + 2
-
-
-def test_what_waits_is_counted(counted):
-    """Else the test above could not fail."""
-    assert counted["sync_stages"]["sync_device"] >= 2
-
-
-def test_a_batch_of_the_pytorch_loader_is_bytes_from_pinned_memory(counted):
+    # A batch of the pytorch loader is bytes from pinned memory; the computing stream waits for the copying.
     images, labels = 4 * 3 * 64 * 64, 4 * 8
     step = counted["pytorch"]
-    assert (step["h2d"], step["h2d_bytes"]) == (2, images + labels)
-    assert step["waits"] == 1  # the stream that computes waits for that of the copies, and no more
+    assert (step["h2d"], step["h2d_bytes"], step["waits"]) == (2, images + labels, 1)
     assert counted["fp32"]["h2d"] == counted["channels_last"]["h2d"] == 0
-
-
-def test_dataparallels_replicas_compute_in_bf16_too(counted):
-    assert counted["replicas"] == ["torch.bfloat16"] * 2
+    assert counted["replicas"] == ["torch.bfloat16"] * 2  # of DataParallel
 
 
 @pytest.mark.parametrize("profile", ["torch", "cupti"])
