@@ -14,8 +14,7 @@ import pytest
 from jobs.execute import SweepRecord
 from jobs.store import read_record
 from profiling.identity import expand_nodes
-from tests.cluster.sweeps import Sweep
-from tests.cluster.virtual import FOREGROUND, Cluster
+from tests.cluster.virtual import FOREGROUND, Cluster, Sweep
 
 SLOW = {"BATCH_S": "0.6"}  # 6 s a run: time to do something to it
 # Nodes that one test prepares for itself: those that cut the power of a node of their own keep off them.

@@ -14,9 +14,8 @@ import pytest
 from benchmarks.scripted_ranks import few_open_files, many
 from jobs.store import Manifest
 from profiling.identity import expand_nodes
-from tests.cluster.sweeps import Sweep
 from tests.cluster.test_training import need_mpirun
-from tests.cluster.virtual import Cluster
+from tests.cluster.virtual import Cluster, Sweep
 
 pytestmark = pytest.mark.wide
 NODES, RANKS_PER_NODE = 64, 16  # whatever processors the machine has

@@ -1,7 +1,7 @@
 """A rank that leaves what a rank leaves, as slowly as it is told, and does what MISBEHAVE tells it.
 
 It imports nothing of the project's, so that many of them start fast; its batches it copies from $TEMPLATES
-(tests/cluster/sweeps.py).
+(tests/cluster/virtual.py).
 
 With WAIT_FOR it begins once that file is there. With MEET it meets the other ranks first, and at the end all
 tell each other their parameters (meeting.py).
