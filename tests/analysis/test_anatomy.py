@@ -85,9 +85,6 @@ def test_a_run_without_a_profiler_is_said_in_one_line(tmp_path):
     assert "profile: torch" in one_line_error(run("analysis.anatomy", tmp_path))
 
 
-# --- communication ------------------------------------------------------------------------------------
-
-
 NAMES = ("exposed", "overlapped")
 
 
@@ -99,9 +96,7 @@ def test_planted_communication_is_found(tmp_path: Path, hidden_ms: float) -> Non
 
 
 @pytest.mark.parametrize("step_ms", [100.0, 110.0])
-def test_a_collective_that_outlasts_its_batch_is_one_figure_everywhere(
-    tmp_path: Path, step_ms: float
-) -> None:
+def test_a_collective_that_outlasts_its_batch_is_one_figure_everywhere(tmp_path, step_ms):
     """80 ms that begin 45 ms after a batch does: after its kernels (60 ms) it is exposed to its end.
 
     The next batch's kernels hide the rest, but of the last one, whose rest no recorded batch holds.

@@ -161,8 +161,6 @@ def test_factors_and_predictions(sections):
     assert ahead and all(any(y == close(rate) for rate in rates) for y in ahead)
 
 
-# --- colours --------------------------------------------------------------------------------------------
-
 ANALYSIS = Path(plots.__file__).parents[1]
 COLOUR = re.compile(r"#[0-9A-Fa-f]{6}\b")
 LEAST = 3.0  # WCAG 2.2, 1.4.11: graphical objects

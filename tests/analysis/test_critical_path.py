@@ -21,8 +21,6 @@ from tests.analysis.frames import critical_path_rows
 from tests.profiling.traced_jobs import Planted, write_job
 from tests.profiling.traces import Trace
 
-# --- programs -----------------------------------------------------------------------------------------
-
 LATENCY = 5
 COMMUNICATION = CLASSES.index("communication")
 small, call = st.integers(0, 40), st.integers(1, 12)
@@ -166,9 +164,6 @@ def test_a_collective_that_nobody_waits_for_leaves_the_others_as_they_are():
     assert (gemm["rank"].tolist(), gemm["duration_ns"].tolist()) == ([1], [30])
 
 
-# --- recordings ---------------------------------------------------------------------------------------
-
-
 def converted(tmp_path, name="mine"):
     assert convert([str(tmp_path / name), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
     return tmp_path / "out" / name
@@ -282,9 +277,6 @@ def test_of_a_long_recording_the_steps_in_the_middle_are_read(tmp_path, monkeypa
         "analysis.critical_path", folder, "--by", "operator,layer", "--top", "2", "--format", "csv"
     )
     assert len(ran.csv) == 2 and "layer of kernels" in ran.err
-
-
-# --- many ranks ---------------------------------------------------------------------------------------
 
 
 def test_of_many_ranks_those_are_read_that_the_path_leads_through(tmp_path, monkeypatch):

@@ -13,8 +13,6 @@ from profiling.schemas import CLASSES
 from tests.analysis.test_critical_path import parts_of, recording
 from tests.profiling.traces import Trace
 
-# --- programs -----------------------------------------------------------------------------------------
-
 GEMM, COMMUNICATION = (CLASSES.index(name) for name in ("gemm", "communication"))
 PAUSE = 10  # before each operator
 MANY = 200  # operators before all, so that other pauses are not the usual ones
@@ -143,9 +141,6 @@ def test_what_was_waited_for_ended_with_the_gap(case):
     found = activities_of(recorded(program))
     talks = np.flatnonzero(found.kernel_class == COMMUNICATION)
     assert found.end_ns[talks[np.argsort(found.chain[talks])]].tolist() == ended
-
-
-# --- recordings ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

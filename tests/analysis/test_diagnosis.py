@@ -252,9 +252,6 @@ def test_an_option_that_runs_show_to_be_faster_is_named():
     assert not by_code(of_rows([BASE, with_rate(slow, 900.0), fast]), "gain_measured")
 
 
-# --- of whatever results: what holds of all that is said ---------------------------------------------------
-
-
 # More are in test_planted_causes.py.
 WORLDS = {
 

@@ -93,9 +93,6 @@ def test_the_first_in_order_has_the_time():
     assert [int(found[name][0]) for name in BESIDE] == [10, 50]
 
 
-# --- launches -----------------------------------------------------------------------------------------
-
-
 def launched(*rows: tuple[int, int, int]) -> dict[str, np.ndarray]:
     """Kernels of (launch, start, end) on a device."""
     launch, start, end = (np.array(column, np.int64) for column in zip(*rows, strict=True))

@@ -46,9 +46,6 @@ def test_factors_take_the_first_channel_that_has_enough_levels(factors, expected
     assert encode(crossed(**factors), list(factors)) == expected
 
 
-# --- lines ----------------------------------------------------------------------------------------------
-
-
 def drawn(facts: list[dict], encoding: Encoding) -> list[dict]:
     """The traces of points of 1, 2 and 4 ranks that scale ideally, without the ideal lines."""
     points = [
@@ -84,9 +81,6 @@ def test_what_has_no_channel_is_averaged_and_its_spread_is_a_band():
     assert line["y"] == pytest.approx([1400 / 3, 2800 / 3, 5600 / 3])
     assert (band["x"], band["y"]) == ([1, 2, 4, 4, 2, 1], [800, 1600, 3200, 800, 400, 200])
     assert [member["facts"]["workers"] for member in line["meta"]["members"]] == [2, 4, 8]
-
-
-# --- of a sweep -----------------------------------------------------------------------------------------
 
 
 def test_of_many_configurations_those_on_the_most_ranks_have_bars(tmp_path, monkeypatch):

@@ -34,9 +34,6 @@ def run_paths(path: Path) -> list[Path]:
     return sorted(path.glob("run_*_torch_*"))
 
 
-# --- grouped ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("by", "group", "ms"),
     [
@@ -63,9 +60,6 @@ def test_wrong_groups_are_one_line(planted: Path, flags: str) -> None:
     one_line_error(run("analysis.kernels", planted, *flags.split()))
 
 
-# --- the roofline -------------------------------------------------------------------------------------
-
-
 def test_planted_kernels_stand_where_their_work_puts_them(planted: Path) -> None:
     found = kernels_frame(load(run_paths(planted)[0])).set_index("kernel")
     truth = Truth()
@@ -80,9 +74,6 @@ def test_planted_kernels_stand_where_their_work_puts_them(planted: Path) -> None
     assert relu["bandwidth_efficiency_of_measured_pct"] == pytest.approx(relu["roof_of_measured_pct"])
     # A copy of the loader's is no work of the model.
     assert found.loc["copy"][list(peaks.COLUMNS)].isna().all()
-
-
-# --- two runs -----------------------------------------------------------------------------------------
 
 
 def totals(a: Path, b: Path, *flags: str) -> dict[str, dict[str, float]]:
@@ -135,9 +126,7 @@ def totals_of(a: pd.DataFrame, b: pd.DataFrame) -> list[dict[str, Any]]:
         (10, 1.0, "same", 0.0, 0.0),
     ],
 )
-def test_more_calls_are_not_slower_ones(
-    calls: float, each_ms: float, change: str, by_calls: float, by_duration: float
-) -> None:
+def test_more_calls_are_not_slower_ones(calls, each_ms, change, by_calls, by_duration):
     """Before, a step has 10 calls of 1 ms."""
     a, b = side(10, 1.0), side(calls, each_ms)
     (row,) = records(kernels.differences(a, b))
@@ -167,9 +156,6 @@ def test_a_launch_without_a_duration_does_not_hide_the_batch_and_one_without_a_p
     assert totals(a, b) == before and "step" in before
     change(b / "rank_0001", "kernels", start_ns=lambda at: [None, *at[1:]])
     assert "all kernels" in (found := totals(a, b)) and "step" not in found
-
-
-# --- tables of PyProf ---------------------------------------------------------------------------------
 
 
 def test_the_published_method_prints_its_tables(tmp_path: Path) -> None:

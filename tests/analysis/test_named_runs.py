@@ -136,8 +136,6 @@ def test_named_runs_with_another_batch_per_rank_and_in_all_are_not_compared(fold
     assert said["not_compared"] == {"what": "2 ranks, other batch size"}
 
 
-# --- programs with and without factors of their own -------------------------------------------------------
-
 WIDE = Truth({1: 100.0, 2: 190.0})
 
 

@@ -87,9 +87,6 @@ def test_charts_are_those_of_the_report(sweep):
     assert all(isinstance(figure, Figure) for figures in charts.values() for figure in figures)
 
 
-# --- docs/notebook.ipynb --------------------------------------------------------------------------------
-
-
 def shown(path, names: dict) -> list:
     """What the cells of a notebook show, run one after the other: the last expression of each."""
     answers = []

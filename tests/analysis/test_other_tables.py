@@ -62,9 +62,6 @@ def test_repetitions_ranks_and_folders_of_a_configuration_are_one_row(tmp_path: 
     assert other["nodes"] == "16" and other["fprop_flop_coverage_pct"] == ""  # its model is not known
 
 
-# --- other columns ------------------------------------------------------------------------------------
-
-
 def changed(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
     pq.write_table(change(pq.ParquetFile(path).read()), path)
 
@@ -136,9 +133,6 @@ def test_the_first_tables_types_do_not_round_the_second(tmp_path: Path, first: b
     assert alone[0] in beside
 
 
-# --- what is not there --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("column", ["FLOPs", "Bytes", "Sil(ns)"])
 def test_values_that_are_missing_or_no_numbers(tmp_path: Path, column: str) -> None:
     path = write_pyprof(tmp_path)
@@ -176,9 +170,6 @@ def test_no_backward_pass_attributed(tmp_path: Path) -> None:
     # Published figures do not depend on it.
     ran = run("analysis.efficiency", tmp_path, "--method", "published")
     assert ran.code == 0 and ran.out.startswith("Kernel efficiency")
-
-
-# --- damaged ------------------------------------------------------------------------------------------
 
 
 def truncate(path: Path) -> None:

@@ -133,9 +133,7 @@ def test_no_mistyped_folder_is_made(results: Path, tmp_path: Path, command: str,
         (("--scaling", "both"), "invalid --scaling 'both'; one of: "),
     ],
 )
-def test_a_slip_of_the_pen_is_one_line_with_the_near_miss(
-    results: Path, arguments: tuple[str, ...], says: str
-) -> None:
+def test_a_slip_of_the_pen_is_one_line_with_the_near_miss(results, arguments, says):
     assert says in one_line_error(run("analysis.scaled", results, *arguments))
 
 
@@ -146,9 +144,6 @@ def test_columns_that_are_named_are_explained_alone_and_others_are_refused(resul
     assert run("analysis.batches", "--columns", results).out == run("analysis.batches", "--columns").out
     said = one_line_error(run("analysis.batches", "--columns", "step_m"))
     assert "'step_m'" in said and "'step_ms'" in said
-
-
-# --- terminals ----------------------------------------------------------------------------------------
 
 
 def in_terminal(columns: int, *arguments: str) -> list[str]:
@@ -173,9 +168,7 @@ def _read(terminal_fd: int) -> bytes:
         return b""
 
 
-def test_a_narrow_terminal_leaves_columns_out_and_cuts_no_figure_and_wide_shows_all(
-    results, monkeypatch
-) -> None:
+def test_a_narrow_terminal_leaves_columns_out_and_cuts_no_figure_and_wide_shows_all(results, monkeypatch):
     whole = run("analysis.scaled", results).out
     shown = {80: in_terminal(80, "analysis.scaled", str(results))}
     monkeypatch.setenv("COLUMNS", "160")

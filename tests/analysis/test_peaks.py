@@ -92,8 +92,6 @@ def test_analytic_counts_are_those_of_the_models(root: Path, model: str) -> None
     assert counts[model] == pytest.approx(flops_per_image(build_model(model), 224)[0], rel=0.005)
 
 
-# --- measured on the machine ------------------------------------------------------------------------------
-
 HIGH = 1e16
 STEP_FLOPS_PER_S = Truth().flops / (Truth().kernel_ms / 1e3)
 STEP_BYTES_PER_S = Truth().bytes / (Truth().kernel_ms / 1e3)

@@ -139,9 +139,6 @@ def test_data_loading_is_on_the_critical_path_of_a_host_that_is_ahead(tmp_path):
     assert paths.loc["data loading", "path_ms"] == pytest.approx(4.0, abs=0.01)
 
 
-# --- the generator ------------------------------------------------------------------------------------
-
-
 def test_a_strength_makes_a_batch_longer_by_the_size_that_was_asked():
     for name, plant in PLANTS.items():
         found = plant.job(strength(plant.job, 0.2))

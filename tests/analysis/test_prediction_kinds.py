@@ -35,9 +35,6 @@ def off_pct(row, cluster: Cluster) -> float:
     return abs(100 * (row["step_ms"] / truth_ms(cluster, row["world_size"], 40) - 1))
 
 
-# --- the network --------------------------------------------------------------------------------------
-
-
 def test_nodes_of_several_gpus_have_links_of_two_kinds():
     cluster = Cluster(links("ring over nodes", (5.0, 20.0), (100.0, 2.0)), gpus_per_node=8, **QUIET)
     made, _, _ = predicted(cluster, (1, 8, 16, 32), [128], ["network=2x"])
@@ -90,9 +87,6 @@ def test_faster_links_and_fewer_bytes_are_not_known_where_bytes_cost_nothing():
     assert refused == {"network=2x", "fp16-gradients"}
 
 
-# --- ranks --------------------------------------------------------------------------------------------
-
-
 def test_a_rank_that_is_always_late_is_one_of_however_many():
     cluster = Cluster(links("ring", (20.0,), (40.0,)), slow={3: 1.25}, **QUIET)
     made, tested, _ = predicted(cluster, (1, 2, 4, 8), [16, 32])
@@ -105,9 +99,6 @@ def test_a_rank_that_is_always_late_is_one_of_however_many():
     # The point where it was new was missed, and the table says so.
     missed = next(row for row in tested if (row["predicted_by"], row["world_size"]) == (SIMULATION, 4))
     assert missed["error_pct"] > 10
-
-
-# --- how good it is -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strong", [False, True])
@@ -135,9 +126,6 @@ def test_a_point_outside_of_its_range_widens_those_ahead_with_every_doubling():
     made = [row for row in made if row["predicted_by"] == SIMULATION]
     widths = [row["step_ms_high"] / row["step_ms_low"] for row in made if not row["backtest"]]
     assert widths[0] > 1.2 and widths[1] > widths[0] ** 1.5
-
-
-# --- the curve ----------------------------------------------------------------------------------------
 
 
 def hidden() -> Cluster:
@@ -168,9 +156,6 @@ def test_which_method_is_preferred_depends_on_the_backtests(curve_pct, simulatio
     assert len(of_both) == 2
     rows = judged(pd.DataFrame([*made.values(), *of_both]))
     assert set(rows.loc[rows["believed"], "predicted_by"]) == preferred
-
-
-# --- strong scaling -----------------------------------------------------------------------------------
 
 
 def test_strong_scaling_is_predicted_by_both():

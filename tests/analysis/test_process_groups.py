@@ -128,9 +128,6 @@ def test_a_group_of_which_a_rank_is_missing_costs_the_others_nothing(tmp_path):
     assert "allreduce" in [one.data.get("collectives") for one in study.findings]
 
 
-# --- clocks --------------------------------------------------------------------------------------------
-
-
 def calls(rank: int, groups, clock_ms: float = 0.0, batches: int = 1) -> pd.DataFrame:
     """A rank's calls as one has them after reading."""
     rows = sorted(
@@ -167,9 +164,6 @@ def test_clocks_that_no_group_joins_are_not_set_by_each_other(tmp_path):
     write(tmp_path, TENSOR, clocks_ms=clocks)
     said = run("analysis.timeline", tmp_path).err
     assert "their own: 2" in said
-
-
-# --- lateness and simulation ---------------------------------------------------------------------------
 
 
 def test_ranks_are_late_within_their_group_only():

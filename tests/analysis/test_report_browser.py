@@ -122,9 +122,6 @@ def test_tables_search_and_sort_by_keyboard(closed):
     assert values() == sorted(values(), reverse=True)
 
 
-# --- the way through the page ---------------------------------------------------------------------------
-
-
 def test_the_first_screen_answers_and_the_first_two_charts_are_open(browser, report):
     page = Watched(browser, report, opened=False).page
     questions = page.locator(".answer h2").all_inner_texts()

@@ -56,9 +56,6 @@ def at(table: pd.DataFrame, size: int, grad: str = "fp32") -> pd.Series:
     return table.iloc[place]
 
 
-# --- durations, rates, baselines --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_durations_throughput_and_efficiency(table, planted, size: int) -> None:
     row, truth = at(table, size), planted[1]
@@ -145,9 +142,6 @@ def test_a_step_ends_with_the_slowest_rank_and_ranks_late_by_turns_do_not_slow_t
     assert row["step_ms"] == pytest.approx(120)  # of the batches themselves each has a slowest rank
 
 
-# --- which runs ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("first", "step_ms"), [(20, 100), (0, 200)])
 def test_profiled_runs_alone_are_timed_by_what_was_not_recorded_if_there_is_any(tmp_path, first, step_ms):
     runs = [run_of(profile="torch", attribute_from=first)]
@@ -156,9 +150,6 @@ def test_profiled_runs_alone_are_timed_by_what_was_not_recorded_if_there_is_any(
     assert row["step_ms"] == pytest.approx(step_ms, rel=0.01) and row["perturbation"] is None
     assert row["kind_of_runs"] == "profiled runs"
     assert said["timed_by_profiled_runs"] == {"n": 1, "of": 1}
-
-
-# --- groups -------------------------------------------------------------------------------------------------
 
 
 def test_groups_sum_costs_first(planted, table: pd.DataFrame) -> None:
@@ -177,9 +168,6 @@ def test_groups_sum_costs_first(planted, table: pd.DataFrame) -> None:
     of_one_size += ("kernel_ms_per_step", "exposed_communication_ms", "base_images_per_s")
     assert {row[name] for row in rows for name in of_one_size} == {None}
     assert [row["runs"] for row in rows] == [9, 6]
-
-
-# --- certainty ----------------------------------------------------------------------------------------------
 
 
 def test_intervals_take_two_runs_and_are_the_same_each_time(tmp_path: Path) -> None:
@@ -244,9 +232,6 @@ def test_an_interval_has_to_tell_the_order_of_magnitude() -> None:
     assert is_unsure(ends) and not is_unsure(ends | {"scaling_efficiency_pct_high": 131.5})
 
 
-# --- findings -----------------------------------------------------------------------------------------------
-
-
 def test_a_run_that_never_settles_or_drifts_is_said(tmp_path: Path) -> None:
     write_sweep(tmp_path / "never", [run_of()], Truth(warmup=20, warmup_factor=3.0))
     assert found("analysis.scaled", tmp_path / "never")["no_steady_state"]["n"] == 2
@@ -291,9 +276,6 @@ def test_runs_of_other_lengths_and_on_other_devices_are_not_averaged_unsaid(tmp_
     assert found("analysis.scaled", tmp_path / "sizes")["devices_differ"] == {"devices": BOTH}
     opening = opening_of(load(tmp_path / "sizes"))
     assert all(device in opening for device in BOTH)
-
-
-# --- use of the device --------------------------------------------------------------------------------------
 
 
 def test_use_of_the_device(table: pd.DataFrame, planted: tuple[Path, Truth]) -> None:

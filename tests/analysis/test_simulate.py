@@ -58,9 +58,6 @@ def test_collectives_that_overlap_are_one_stretch_of_time():
     assert not len(exchanges(calls.assign(bytes=[4.0, np.nan, 8.0, 5.0]), Layout(4)).ns)
 
 
-# --- gradients and buckets ----------------------------------------------------------------------------
-
-
 def test_buckets_close_when_they_are_full_and_others_alike_are_no_change():
     ready, sizes = buckets(step_of(), 25.0)
     # 4 + 4 + 32 MiB fill the first; 16 MiB and the last few are the second.
@@ -84,9 +81,6 @@ def test_buckets_hold_every_gradient_once(elements, bucket_mb, seed):
     at, sizes = buckets(step, bucket_mb)
     assert sizes.sum() == sum(elements) and at[-1] == ready[-1] and (np.diff(at) >= 0).all()
     assert (sizes[:-1] * 4 >= bucket_mb * simulation.MIB).all()
-
-
-# --- the step -----------------------------------------------------------------------------------------
 
 
 def test_a_step_is_what_one_computes_by_hand():
@@ -118,8 +112,6 @@ def test_no_step_is_shorter_than_its_parts(ranks, alpha_ns, ns_per_byte, bucket_
     more = simulated(model, 2 * ranks)
     assert more.step_ns[0] >= found.step_ns[0] - 1
 
-
-# --- what if ------------------------------------------------------------------------------------------
 
 SLOW = model_of(cost=ring(1e5, 2.0))
 

@@ -148,9 +148,7 @@ def test_skew_and_tails_do_not_move_the_interval_of_a_median(change) -> None:
 
 
 @pytest.mark.parametrize(("correlation", "count"), [(0.0, 5), (0.0, 20), (0.5, 10), (0.8, 20)])
-def test_intervals_of_a_mean_inside_a_run_hold_it_as_often_as_they_say(
-    correlation: float, count: int
-) -> None:
+def test_intervals_of_a_mean_inside_a_run_hold_it_as_often_as_they_say(correlation, count):
     generator = np.random.default_rng(count)
     found = [estimates.mean_in_run(correlated(generator, correlation, count)) for _ in range(400)]
     held = np.mean([each.low <= 100 <= each.high for each in found])

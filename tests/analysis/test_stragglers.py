@@ -140,9 +140,6 @@ def test_a_gpu_that_is_slow_at_times_is_compared_at_these_times(tmp_path):
     assert named(plain) == {3: "GPU"} and plain[3]["cause_ms"] == rows[3]["cause_ms"]
 
 
-# --- the command --------------------------------------------------------------------------------------
-
-
 def test_without_a_late_rank_nobody_has_a_cause(tmp_path, monkeypatch):
     write(tmp_path / "long", Job(), profile="torch")
     out = run("analysis.stragglers", tmp_path / "long").out

@@ -60,9 +60,7 @@ def test_a_run_that_one_measure_cannot_use_counts_in_no_later_one(tmp_path: Path
 
 
 @pytest.mark.parametrize(("other", "failed"), [("changed", ["A: run_0", "B: run_0"]), ("results", ["run_0"])])
-def test_of_two_sets_all_that_failed_is_counted_and_what_is_noted_of_both_is_said_once(
-    other: str, failed: list[str]
-) -> None:
+def test_of_two_sets_all_that_failed_is_counted_and_what_is_noted_of_both_is_said_once(other, failed):
     a, b = Study(Path("results")), Study(Path(other))
     for study in (a, b):
         study.failed.append(Failure("run_0", "killed", "failed"))

@@ -83,9 +83,7 @@ def test_runs_under_two_profilers_are_not_mixed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", ["batch1_5runs.gzip", "lisa_batch1_interval.gzip", "start_batch_1.parquet"])
-def test_runs_of_one_batch_give_no_epoch_and_a_batch_duration_beside_those_of_50(
-    tmp_path: Path, named: str
-) -> None:
+def test_runs_of_one_batch_give_no_epoch_and_a_batch_duration_beside_those_of_50(tmp_path, named):
     write_tau(tmp_path / named, {(1, 4, 32): [41.0, 40.0, 42.0]})
     assert "data on scaling" in one_line_error(published(tmp_path / named))
     write_tau(tmp_path / "timed.gzip", {(1, 4, 32): [66.0, 65.5]})

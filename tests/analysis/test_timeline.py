@@ -56,9 +56,6 @@ def parsed(path: Path):
     return perfetto_trace_pb2.Trace.FromString(gzip.decompress(path.read_bytes()))
 
 
-# --- in Perfetto ----------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def perfetto(sweep, tmp_path_factory):
     """The trace, opened without an error."""
@@ -145,9 +142,6 @@ def test_arrows_join_a_collective_of_all_ranks(perfetto):
     assert rows == [(20 * (RANKS - 1), 20, 1)]
 
 
-# --- without it -----------------------------------------------------------------------------------------
-
-
 def written(path: Path, file: Path) -> tuple[timeline.Written, list[Finding]]:
     study = load(path)
     return timeline.write(study, timeline.choose(study), file), study.findings
@@ -202,9 +196,6 @@ def test_what_cannot_be_drawn_or_written_is_one_line_and_leaves_nothing(sweep, t
     assert "cannot write" in error
     for batches in ("x", "3-", "5-4", "-1"):
         assert "40 or 40-42" in one_line_error(run("analysis.timeline", sweep, f"--batches={batches}"))
-
-
-# --- parts ----------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 20)), max_size=60))

@@ -117,9 +117,6 @@ def test_the_report_and_the_timeline_of_traces(late, tmp_path):
     assert (tmp_path / FILE).stat().st_size > 500
 
 
-# --- bad input ----------------------------------------------------------------------------------------
-
-
 def test_names_in_traces_do_not_break_the_page(tmp_path):
     evil = "</script><script>alert('\"1\"')</script>"
     trace = trace_of(Planted(ranks=1, batches=4), 0, deviceProperties=[{"name": evil}])

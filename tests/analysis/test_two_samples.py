@@ -126,8 +126,6 @@ def test_what_is_said_to_be_detectable_is_found_in_four_of_five_cases(runs, test
     assert 0.8 - 0.049 <= found / 600 <= 0.8 + 0.049  # three standard errors
 
 
-# --- results in order ---------------------------------------------------------------------------------------
-
 SIMULATIONS = 400
 
 
