@@ -14,11 +14,11 @@ from analysis.measures import critical_path
 from analysis.measures.critical_path import PARTS, WHAT_IF, Group, RunPaths, paths_of
 from analysis.measures.waits import TEXTS, Recorded
 from benchmarks.planted_sweep import Job, Times, layer_kernels, write_sweep
-from profiling.convert import main as convert
 from profiling.schemas import CLASSES
 from tests.analysis.commands import run as run_module
 from tests.analysis.frames import critical_path_rows
-from tests.profiling.traced_jobs import Planted, write_job
+from tests.analysis.traced import converted, job, study_of
+from tests.profiling.traced_jobs import Planted
 from tests.profiling.traces import Trace
 
 LATENCY = 5
@@ -164,16 +164,9 @@ def test_a_collective_that_nobody_waits_for_leaves_the_others_as_they_are():
     assert (gemm["rank"].tolist(), gemm["duration_ns"].tolist()) == ([1], [30])
 
 
-def converted(tmp_path, name="mine"):
-    assert convert([str(tmp_path / name), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
-    return tmp_path / "out" / name
-
-
 def parts_of(tmp_path, trace: Trace) -> dict[str, dict]:
     """The parts of the critical path of a recording of one rank."""
-    (tmp_path / "mine").mkdir()
-    trace.write(tmp_path / "mine" / "rank0.json")
-    return {row["part"]: row for row in critical_path_rows(load(converted(tmp_path)))}
+    return {row["part"]: row for row in critical_path_rows(study_of(tmp_path, trace))}
 
 
 def waiting_call(name: str, at: float, lasts: float, number: int) -> dict:
@@ -183,8 +176,7 @@ def waiting_call(name: str, at: float, lasts: float, number: int) -> dict:
 
 def test_the_late_rank_of_a_job_is_on_the_path_and_pieces_sum_to_the_parts(tmp_path):
     planted = Planted(ranks=4, batches=6, late=((2, 70.0),))
-    write_job(tmp_path / "mine", planted)
-    study = load(converted(tmp_path))
+    study = load(job(tmp_path, planted))
     of = {row["part"]: row for row in critical_path_rows(study)}
     assert of["collectives"]["step_ms"] == pytest.approx(planted.batch / 1e3, abs=2e-3)
     parts = {name: of[name]["path_ms"] for name in PARTS if name in of}
@@ -251,8 +243,7 @@ REAL = ("nccl_data", "resnet50_v100_dims_old_schema", "resnet18_ddp_mi300_rank0o
 def test_on_real_traces_the_pieces_sum_to_the_step(name, shared_data, tmp_path):
     trace = shared_data / "kineto" / name
     trace = trace if trace.is_dir() else trace.with_name(f"{name}.json.gz")
-    assert convert([str(trace), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
-    study = load(next((tmp_path / "out").iterdir()))
+    study = load(converted(trace, tmp_path))
     paths = paths_of(study, study.recorded[0])
     assert len(paths.steps)
     sums = paths.pieces.groupby("path")["duration_ns"].sum()
@@ -262,8 +253,7 @@ def test_on_real_traces_the_pieces_sum_to_the_step(name, shared_data, tmp_path):
 
 
 def test_of_a_long_recording_the_steps_in_the_middle_are_read(tmp_path, monkeypatch):
-    write_job(tmp_path / "mine", Planted(ranks=2, batches=9, late=((1, 70.0),)))
-    folder = converted(tmp_path)
+    folder = job(tmp_path, Planted(ranks=2, batches=9, late=((1, 70.0),)))
     (source,) = (study := load(folder)).recorded
     whole = paths_of(study, source)
     monkeypatch.setattr(critical_path, "MOST_KERNELS", 2 * 9 * 4 // 3)

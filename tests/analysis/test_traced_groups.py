@@ -3,10 +3,9 @@
 import pytest
 
 from analysis.display.metrics import records
-from analysis.frames.load import load
 from analysis.measures import anatomy, communication
-from profiling.convert import main as convert
 from tests.analysis.frames import kernels_frame
+from tests.analysis.traced import study_of
 from tests.profiling.traced_jobs import START_US, Planted, trace_of
 
 BATCHES = 4
@@ -48,17 +47,9 @@ def rank_trace(rank):
     return trace
 
 
-def job(folder, ranks):
-    folder.mkdir()
-    for rank in ranks:
-        rank_trace(rank).write(folder / f"rank{rank}.json")
-    assert convert([str(folder), "--out", str(folder.parent / "out"), "--jobs", "1"]) == 0
-    return load(folder.parent / "out")
-
-
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory):
-    return job(tmp_path_factory.mktemp("mesh") / "mesh", range(4))
+    return study_of(tmp_path_factory.mktemp("mesh"), *map(rank_trace, range(4)))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +85,7 @@ def test_the_anatomy_of_a_mesh_adds_up(mesh):
 
 def test_groups_that_are_whole_are_matched_though_other_ranks_are_missing(tmp_path):
     """Of ranks 0 and 1 the tensor parallel group is whole, and no other is."""
-    study = job(tmp_path / "half", (0, 1))
+    study = study_of(tmp_path, *map(rank_trace, (0, 1)))
     rows = {row["collective"]: row for row in records(communication.communication(study).rows)}
     assert rows["allreduce"]["transfer_ms"] == pytest.approx(0.025, abs=1e-4)
     assert all(rows[kind].get("transfer_ms") is None for kind in ("allgather", "alltoall", "reducescatter"))
@@ -133,12 +124,7 @@ def stage_trace(stage):
 
 
 def test_sends_and_receives_of_three_stages_are_told_apart_by_their_ranks_and_direction(tmp_path):
-    folder = tmp_path / "pipe"
-    folder.mkdir()
-    for stage in PIPELINE:
-        stage_trace(stage).write(folder / f"rank{stage}.json")
-    assert convert([str(folder), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
-    study = load(tmp_path / "out")
+    study = study_of(tmp_path, *map(stage_trace, PIPELINE))
     (row,) = records(communication.communication(study).rows)
     assert (row["collective"], row["group_size"], row["calls_per_step"]) == ("sendrecv", 2, 16 / 3)
     # 40 us each, on both sides of the four of a micro-batch; of three ranks.

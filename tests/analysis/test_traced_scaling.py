@@ -10,10 +10,9 @@ from analysis.frames.load import load, load_named
 from analysis.measures import traced
 from analysis.report.build import build
 from analysis.report.render import render
-from profiling.convert import main as convert
 from profiling.errors import UserError
 from tests.analysis.synthetic import run_of, write_sweep
-from tests.analysis.traced import MS, job, run
+from tests.analysis.traced import MS, converted, job, run
 from tests.profiling.traced_jobs import Planted, write_job
 
 
@@ -91,7 +90,7 @@ def unlike(tmp_path_factory):
         path.write_text(
             path.read_text().replace("ampere_bf16", "other_model").replace("multi_tensor", "single")
         )
-    assert convert([str(folder / "four"), "--out", str(folder / "out"), "--jobs", "1"]) == 0
+    converted(folder / "four", folder / "out")
     return two, folder / "out" / "four"
 
 
@@ -114,7 +113,7 @@ def test_jobs_named_as_one_program_that_are_not_have_no_efficiency(unlike, tmp_p
     write_job(tmp_path / "eight", Planted(ranks=8, batches=6, forward=1200.0))
     for path in (tmp_path / "eight").glob("*.json"):
         path.write_text(path.read_text().replace("ampere_bf16", "other_model"))
-    assert convert([str(tmp_path / "eight"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    converted(tmp_path / "eight", tmp_path / "out")
     named = [f"2={two}", f"8={tmp_path / 'out' / 'eight'}"]
     study = load_named(named)
     found = traced.jobs(study)

@@ -12,11 +12,11 @@ from analysis.frames.steps import ALL, Counted, counted_steps, series_of, warmup
 from analysis.measures import anatomy, communication, kernels, traced
 from analysis.statistics.estimates import FEWEST_FOR_WIDTH, warmup
 from benchmarks.warmup import steps
-from profiling.convert import main as convert
 from tests.analysis.commands import run
 from tests.analysis.frames import critical_path_rows, kernels_frame, stragglers_rows
 from tests.analysis.synthetic import MS, Truth, change_rows, run_of, write_run
-from tests.profiling.traced_jobs import Planted, trace_of, write_job
+from tests.analysis.traced import job, study_of
+from tests.profiling.traced_jobs import Planted, trace_of
 
 SHORT = (3, 4, 5, 8, 10, 12, FEWEST_FOR_WIDTH - 1)
 
@@ -58,19 +58,11 @@ def test_no_step_of_a_short_trace_is_dropped_for_noise_or_a_small_change_of_leve
         assert np.mean(warmups(count + 1, (1.5, 1.5)) >= 2) > 0.97
 
 
-def converted(folder, **jobs):
-    """The results of some planted jobs."""
-    for name, planted in jobs.items():
-        write_job(folder / "raw" / name, planted)
-    assert convert([str(folder / "raw"), "--out", str(folder / "out"), "--jobs", "1"]) == 0
-    return folder / "out"
-
-
 def test_mean_and_parts_are_of_the_same_steps_as_the_median(tmp_path):
     """The first two of 20 steps are longer by half: too little for the conversion, but off the level."""
     step = Planted(ranks=2).batch
     planted = Planted(ranks=2, batches=20, head=(0.5 * step, 0.5 * step))
-    study = load(converted(tmp_path, mine=planted) / "mine")
+    study = load(job(tmp_path, planted))
     (row,) = records(traced.jobs(study))
     assert (row["warmup_dropped"], row["steady_steps"]) == (2, 18)
     assert row["step_ms"] == pytest.approx((step - 1) / 1000, rel=1e-9)  # times are since 1970
@@ -90,13 +82,13 @@ def test_kernels_and_collectives_are_of_the_same_steps_as_the_anatomy(tmp_path):
     """In the first two of 20 steps, which are longer, the collective takes three times as long."""
     step = Planted(ranks=2).batch
     planted = Planted(ranks=2, batches=20, head=(0.5 * step, 0.5 * step))
-    job = converted(tmp_path, mine=planted) / "mine"
-    for path in job.glob("rank_*"):
+    folder = job(tmp_path, planted)
+    for path in folder.glob("rank_*"):
         change_rows(path, "kernels", lambda rows: [
             row | {"duration_ns": row["duration_ns"] * (1 + 2 * (row["batch_index"] < 2))}
             if row["class"] == "communication" else row for row in rows
         ])  # fmt: skip
-    study = load(job)
+    study = load(folder)
     (whole,) = records(anatomy.anatomy(study).rows)
     (talk,) = records(communication.communication(study).rows)
     assert talk["ms_per_step"] == pytest.approx(planted.transfer / 1000)
@@ -114,10 +106,10 @@ def test_kernels_and_collectives_are_of_the_same_steps_as_the_anatomy(tmp_path):
     for rows in (critical_path_rows(study), stragglers_rows(study)):
         assert {row["steady_steps"] for row in rows} == {18}
     for command in ("analysis.kernels", "analysis.communication", "analysis.critical_path"):
-        assert "left out, warmup: 2" in run(command, job).out
+        assert "left out, warmup: 2" in run(command, folder).out
     # But for the summary of all that was launched, which says so.
     for words in ((), ("--shares",)):
-        assert "All recorded launches" in run("analysis.activities", job, *words).out
+        assert "All recorded launches" in run("analysis.activities", folder, *words).out
 
 
 @pytest.mark.parametrize(
@@ -149,10 +141,7 @@ def test_steps_before_a_recording_that_are_all_warmup_do_not_count(tmp_path, fir
 
 
 def test_means_are_of_steps_that_all_ranks_recorded(tmp_path):
-    (tmp_path / "raw" / "mine").mkdir(parents=True)
-    for rank, count in enumerate((9, 7)):
-        trace = trace_of(Planted(ranks=2, batches=count), rank)
-        trace.write(tmp_path / "raw" / "mine" / f"rank{rank}.json")
-    study = load(converted(tmp_path) / "mine")
+    counts = enumerate((9, 7))
+    study = study_of(tmp_path, *(trace_of(Planted(ranks=2, batches=count), rank) for rank, count in counts))
     (whole,) = records(anatomy.anatomy(study).rows)
     assert whole["attributed_steps"] == 2 * 7 == 2 * traced.jobs(study)["steady_steps"][0]
