@@ -95,23 +95,6 @@ def test_parts_that_miss_the_loss_or_are_of_other_steps_tell_no_cause(lost_pct, 
     assert bool(causes(found)) is told and bool(by_code(found, "loss_unexplained")) is not told
 
 
-def test_without_profiled_runs_the_wait_for_data_is_known():
-    found = of_rows([BASE, point(4, 160.0, **in_stages(load=34.4, backward=2.1, late_ranks=1.0))])
-    assert causes(found) == [("load", 34.4)]
-    (whole,) = by_code(found, "loss")
-    assert sum(whole.data["parts_pct"].values()) == pytest.approx(LOST_PCT)
-
-
-def test_a_step_that_waits_for_data_is_said_to_though_it_scales():
-    found = of_rows([
-        point(1, 100.0, mean_load_ms=70.0, mean_forward_ms=10.0, mean_backward_ms=15.0, mean_update_ms=5.0),
-        point(4, 100.5, mean_load_ms=70.5, mean_forward_ms=10.0, mean_backward_ms=15.0, mean_update_ms=5.0),
-    ])  # fmt: skip
-    (step,) = by_code(found, "step_takes")
-    assert step.data["shares"][0] == "70 % waiting for data"
-    assert by_code(found, "loss_small") and not causes(found)
-
-
 def test_strong_scaling_is_judged_by_the_share_of_a_step():
     strong = {"scaling": "strong"}
     stages = {"mean_load_ms": 16.0, "mean_forward_ms": 7.5, "mean_backward_ms": 14.0, "mean_update_ms": 2.5}

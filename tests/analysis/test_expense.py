@@ -1,6 +1,5 @@
 """What a sweep cost: planted memory, energy, start-up and node-hours are found, absent ones said."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from jobs.run_fields import attempted
 from jobs.store import Manifest
 from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep_record
 
-NEW = ("metered_s", "device_energy_j", "processors_energy_j", "unmetered", "peak_device_reserved_bytes")
 METERED = {"metered_s": 10.0, "device_energy_j": 2560.0, "peak_memory_bytes": 2 * 10**9}
 
 
@@ -75,14 +73,6 @@ def test_planted_costs_are_found(sweep):
     assert row["energy_note"] == "" and failed["memory_gb"] is None
 
 
-def test_a_rank_has_a_row(sweep):
-    made = cost(sweep, "rank")
-    assert [(row["rank"], row["memory_gb"], row["device_memory_gb"]) for row in made] == [
-        (0, 2.0, 5.0), (1, 1.0, 6.0), (2, 1.0, 5.0), (3, 3.0, 5.0),
-    ]  # fmt: skip
-    assert made[0]["startup_s"] == 6.0 and made[0]["device_w"] == pytest.approx(256.0)
-
-
 def test_energy_that_one_rank_lacks_is_not_made_up(sweep):
     plain = sorted(sweep.glob("run_*_none_*_ret_0"))
     why = "NVML does not report the energy of this GPU (Not Supported)"
@@ -96,14 +86,8 @@ def test_energy_that_one_rank_lacks_is_not_made_up(sweep):
     ("fields", "why"),
     [({}, "the ranks recorded none"), ({"program": "train.py"}, "profiling.watch does not record it")],
 )
-def test_results_of_older_releases_and_of_watched_programs_say_what_they_lack(tmp_path, fields, why):
-    directory = write_run(tmp_path, run_of(**fields), Truth())
-    path = directory / store.MANIFEST
-    old = json.loads(path.read_text())
-    for rank in old["ranks"]:
-        for name in NEW:
-            del rank[name]
-    path.write_text(json.dumps(old))
+def test_results_without_energy_say_what_they_lack(tmp_path, fields, why):
+    write_run(tmp_path, run_of(**fields), Truth())
     (row,) = cost(tmp_path)
     assert row["energy_note"].startswith(why) and row["startup_s"] == 5.0
     assert row["node_hours"] > 0 and row["memory_gb"] is None
@@ -133,7 +117,12 @@ def test_an_attempt_that_failed_costs_what_it_costs_while_the_next_one_is_under_
     assert (row["runs"], row["node_hours"]) == (1, 1.0)
 
 
-def test_a_rank_that_did_no_image_has_no_energy_of_one(sweep):
+def test_a_rank_has_a_row_and_without_an_image_no_energy_of_one(sweep):
+    made = cost(sweep, "rank")
+    assert [(row["rank"], row["memory_gb"], row["device_memory_gb"]) for row in made] == [
+        (0, 2.0, 5.0), (1, 1.0, 6.0), (2, 1.0, 5.0), (3, 3.0, 5.0),
+    ]  # fmt: skip
+    assert made[0]["startup_s"] == 6.0 and made[0]["device_w"] == pytest.approx(256.0)
     for directory in sweep.glob("run_*_none_*_ret_0"):
         plant(directory, 1800.0, images_done=[0, 1280, 1280, 1280], metered_s=[0.0, 10.0, 10.0, 10.0])
     idle, *others = cost(sweep, "rank")

@@ -8,7 +8,6 @@ import yaml
 
 from analysis.frames.load import load
 from analysis.measures import peaks
-from analysis.measures.kernels import exceeded
 from analysis.report.base import Context
 from analysis.report.kernels import roofline
 from jobs import store
@@ -16,7 +15,6 @@ from jobs.store import Calibration
 from profiling.errors import UserError
 from tests.analysis.commands import found as findings
 from tests.analysis.commands import one_line_error, run
-from tests.analysis.frames import kernels_frame
 from tests.analysis.synthetic import Truth, run_of, write_sweep
 
 
@@ -138,13 +136,3 @@ def test_a_kernel_above_a_measured_peak_is_named_with_what_measures_it_again(mea
         assert above["most_pct"] == pytest.approx(113, abs=1)
     section = roofline.section(Context(load(path)))
     assert section is not None and section.charts
-
-
-def test_a_kernel_of_no_weight_judges_no_peak_and_small_tensors_no_bandwidth(measured) -> None:
-    study = load(measured(HIGH, STEP_BYTES_PER_S / 1.2))
-    rows = kernels_frame(study)
-    (found,) = exceeded(rows)
-    assert (found.code, found.data["peak"]) == ("above_peak", "measured bandwidth")
-    assert found.data["most_pct"] == pytest.approx(120)
-    assert not exceeded(rows.assign(share_pct=0.5))
-    assert not exceeded(rows.assign(mbyte_per_step=127 * rows["calls_per_step"]))

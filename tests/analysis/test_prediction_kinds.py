@@ -79,14 +79,6 @@ def test_links_that_were_never_seen_are_refused():
     assert not made and {one.data["lacks"] for one in findings if one.code == "not_predicted"} == {LINKS}
 
 
-def test_faster_links_and_fewer_bytes_are_not_known_where_bytes_cost_nothing():
-    cluster = Cluster(links("ring", (200.0,), (1e6,)), **QUIET)
-    made, _, findings = predicted(cluster, (1, 2, 4), [8], ["network=2x", "fp16-gradients"])
-    assert (SIMULATION, 8, "") in made and not any(what_if for _, _, what_if in made)
-    refused = {one.data["what"] for one in findings if one.code == "not_simulated"}
-    assert refused == {"network=2x", "fp16-gradients"}
-
-
 def test_a_rank_that_is_always_late_is_one_of_however_many():
     cluster = Cluster(links("ring", (20.0,), (40.0,)), slow={3: 1.25}, **QUIET)
     made, tested, _ = predicted(cluster, (1, 2, 4, 8), [16, 32])
@@ -156,17 +148,6 @@ def test_which_method_is_preferred_depends_on_the_backtests(curve_pct, simulatio
     assert len(of_both) == 2
     rows = judged(pd.DataFrame([*made.values(), *of_both]))
     assert set(rows.loc[rows["believed"], "predicted_by"]) == preferred
-
-
-def test_strong_scaling_is_predicted_by_both():
-    cluster = Cluster(links("ring", (20.0,), (8.0,)), strong=True, **QUIET)
-    made, tested, _ = predicted(cluster, (1, 2, 4, 8), [16])
-    for method in (CURVE, SIMULATION):
-        row = made[method, 16, ""]
-        assert row["scaling"] == "strong" and holds(row, cluster)
-        assert row["images_per_s"] == pytest.approx(64 / row["step_ms"] * 1e3, rel=0.02)
-    assert off_pct(made[SIMULATION, 16, ""], cluster) < 5
-    assert {row["predicted_by"] for row in tested} == {CURVE, SIMULATION}
 
 
 def test_one_batch_of_a_rank_does_not_tell_how_long_a_smaller_one_takes():

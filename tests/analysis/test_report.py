@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from urllib.parse import unquote
 
 import pytest
@@ -89,18 +88,6 @@ def test_each_series_starts_at_its_base_point(page):
 def test_filters_offer_what_varies_and_nothing_else(page):
     filters = {one.name: list(one.choices) for one in page.filters}
     assert filters == {"grad": ["fp16", "fp32"], "gpus_per_node": ["1", "2", "4"]}
-
-
-def test_levels_of_any_kind_are_offered_in_order_under_the_sweeps_own_names():
-    """A factor of a program's own may have numbers, words, and true and false."""
-    own = [
-        {"factors.lr": lr, "compile": compiled} for lr in ("auto", 0.1, 1e-05) for compiled in (True, False)
-    ]
-    study = SimpleNamespace(on_cpus=False)
-    context = SimpleNamespace(configurations=own, factors=["factors.lr", "compile"], study=study)
-    lr, compiled = build_module.filters_of(context)
-    assert (lr.name, lr.label, list(lr.choices)) == ("factors.lr", "lr", ["1e-05", "0.1", "auto"])
-    assert list(compiled.choices) == ["false", "true"]
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js on this machine")

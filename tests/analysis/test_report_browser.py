@@ -195,20 +195,6 @@ def test_a_table_is_copied_as_csv_with_the_rows_that_are_shown(closed):
     ]
 
 
-def test_what_is_printed_is_the_whole_page_without_its_controls(closed):
-    closed.page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    for chart in closed.page.locator(".chart").all():
-        assert chart.locator(".plot-container").count() == 1
-    closed.page.emulate_media(media="print")
-    assert closed.page.locator("main details:not([open])").count() == 0
-    assert closed.page.locator("nav:visible, button[data-copy]:visible, select:visible").count() == 0
-    hidden = "getComputedStyle(document.querySelector('.scroll.long')).contentVisibility"
-    assert closed.page.evaluate(hidden) == "visible"
-    closed.page.evaluate("dispatchEvent(new Event('afterprint'))")
-    closed.page.emulate_media(media="screen")
-    assert closed.page.locator("main details[open]").count() == 0
-
-
 # Of a chart, the colour of a class and that of its text.
 COLOURS = """(name) => {
   const chart = document.getElementById('chart-loss');
