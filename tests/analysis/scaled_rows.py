@@ -7,7 +7,6 @@ from analysis.measures.points import POINT_FIELDS
 
 FIELDS: dict[str, Any] = dict.fromkeys(POINT_FIELDS) | {"nodes": 1, "grad": "fp32"}
 NO_INTERVAL = {"scaling_efficiency_pct_low": float("nan"), "scaling_efficiency_pct_high": float("nan")}
-NO_BASE = {"base_world_size": 2}
 TRACED = {"told_by": "collectives"}
 # 160 ms instead of 100: of the batch 37.5 % are lost.
 LOST_PCT = 37.5
@@ -74,16 +73,9 @@ def plain(method: str, low: float, high: float) -> dict[str, Any]:
 
 def what_if(name: str, gain_pct: float, **more: Any) -> dict[str, Any]:
     """A row of analysis.predict for 8 ranks."""
-    row = {
-        "what_if": name,
-        "world_size": 8,
-        "gain_pct": gain_pct,
-        "images_per_s": 2000.0,
-        "of": 0,
-        "believed": True,
-        "backtest": False,
-    }
-    return FIELDS | {"images_per_s_low": None, "images_per_s_high": None} | row | more
+    row = {"what_if": name, "world_size": 8, "gain_pct": gain_pct, "images_per_s": 2000.0, "of": 0}
+    row |= {"images_per_s_low": None, "images_per_s_high": None, "believed": True, "backtest": False}
+    return FIELDS | row | more
 
 
 def with_rate(row: dict[str, Any], half: float) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from analysis.display.metrics import records
@@ -49,18 +48,6 @@ def test_on_a_cpu_idle_is_one(tmp_path):
     change(next(tmp_path.glob("run_*/rank_*")), "kernels", device=-1)
     row = run("analysis.anatomy", tmp_path, "--format", "json").json[0]
     assert row["idle_host_bound_ms"] is None and row["idle_other_ms"] is None and row["idle_ms"] > 0
-
-
-def test_tables_from_before_launches_were_recorded_are_read_and_it_is_said(tmp_path):
-    write_sweep(tmp_path, [run_of(gpus_per_node=2, profile="torch")])
-    # One rank of two suffices: what it does not know is not known of the run.
-    path = next(tmp_path.glob("run_*")) / "rank_0001" / "kernels.parquet"
-    pq.write_table(pq.read_table(path).drop_columns("launch_ns"), path)
-    ran = run("analysis.anatomy", tmp_path, "--format", "json", "--by", "rank")
-    first, second = ran.json
-    assert first["idle_host_bound_ms"] > 0 and second["idle_host_bound_ms"] is None
-    assert "120 of 240" in ran.err
-    assert run("analysis.anatomy", tmp_path, "--format", "json").json[0]["idle_host_bound_ms"] is None
 
 
 def test_launches_that_are_lost_are_counted(tmp_path):

@@ -75,16 +75,6 @@ def timed(tmp_path):
     return tmp_path / "hot"
 
 
-def test_times_alone_where_nothing_counted(timed):
-    ran = run(MODULE, timed, "--top", "2", "--format", "json")
-    # Four kernels take 15 of 62 ms each; the order among equals is by name.
-    assert [row["kernel"] for row in ran.json] == ["conv_bprop", "conv_fprop"]
-    assert ran.json[0]["ms_per_step"] == pytest.approx(15) and ran.json[0]["calls_per_step"] == 1
-    assert ran.json[0]["ipc"] is None
-    # 0.49 TFLOP in 15 ms were planted, more than an A100 can do in fp32.
-    assert ran.json[0]["why"] == "unknown"
-
-
 def test_the_counters_of_nvprof_beside_the_times_of_the_asked_point(timed, tmp_path):
     other = write_run(timed, run_of(profile="torch", batch=64), Truth(kernel_ms=120.0))
     log = tmp_path / "metrics.csv"

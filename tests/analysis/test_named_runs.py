@@ -4,15 +4,11 @@ import re
 import shutil
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
-from analysis.display.metrics import records
 from analysis.frames.load import load, load_named
-from analysis.measures import anatomy, communication
 from analysis.prediction import configurations
 from analysis.prediction.predict import curves
-from analysis.report.base import Context, by_configuration
 from benchmarks.planted_sweep import NO_NOISE, Job, write_sweep
 from jobs import store
 from jobs.run_fields import format_id
@@ -164,25 +160,3 @@ def test_what_is_compared_with_nothing_is_called_by_what_it_has(tmp_path):
     answer = run("analysis.compare", tmp_path / "both", tmp_path / "one", "--format", "json", "--notes").json
     alone = {one["side"]: one["data"]["what"] for one in answer["findings"] if one["code"] == "not_compared"}
     assert alone == {"A": ["program=mine.py"], "B": ["program=mine.py --lr {lr} lr=0.2"]}
-
-
-def test_the_report_averages_no_runs_that_differ_in_a_factor_of_a_programs_own(tmp_path):
-    """Two widths, two profiled runs each: of both, the report's steps are as long as the command's."""
-    for width, ms in ((64, 100.0), (512, 300.0)):
-        truth = Truth({1: ms, 2: 1.2 * ms}, wait_ms={1: 1.0, 2: ms / 50}, kernel_ms=60.0)
-        for ranks in (1, 2):
-            for repetition in (0, 1):
-                one = run_of(
-                    gpus_per_node=ranks, program="mine.py --width {width}", factors={"width": width},
-                    profile="torch",
-                )  # fmt: skip
-                write_run(tmp_path, one, truth, outside=("width",), repetition=repetition)
-    write_sweep_record(tmp_path)
-    context = Context(load(tmp_path))
-    names = ["factors.width", "gpus_per_node"]
-    for measure, figure in ((anatomy.anatomy, "wall_ms"), (communication.communication, "wait_ms")):
-        of_runs = records(measure(context.study).rows)
-        bars = by_configuration(pd.DataFrame(of_runs), [figure], context.factors).set_index(names)[figure]
-        assert len(bars) == len({tuple(row[name] for name in names) for row in of_runs}) > 1
-        for row in of_runs:
-            assert bars[tuple(row[name] for name in names)] == pytest.approx(row[figure], rel=0.05)

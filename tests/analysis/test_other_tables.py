@@ -10,6 +10,7 @@ import pytest
 
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import write_pyprof
+from tests.analysis.test_bad_results import truncate
 
 # What write_pyprof plants: 5 forward passes (3 trials in the first), 2 attributed backward passes.
 TFLOP = (5 * 6e9 + 3 * 6e9 + 5 * 1e3) / 5 / 1e12 + 6e9 / 1e12
@@ -170,10 +171,6 @@ def test_no_backward_pass_attributed(tmp_path: Path) -> None:
     # Published figures do not depend on it.
     ran = run("analysis.efficiency", tmp_path, "--method", "published")
     assert ran.code == 0 and ran.out.startswith("Kernel efficiency")
-
-
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-200])
 
 
 def overwrite_pages(path: Path) -> None:

@@ -43,27 +43,24 @@ TENSOR = (
 )
 
 
-def write(directory, groups, ranks: int = 4, clocks_ms=(), recorded: bool = True, batches: int = 20):
-    """A run of ranks in process groups, 10 ms a batch; ``recorded``: the groups stand in its tables."""
-    one = run_of(gpus_per_node=ranks, profile="torch", batches=batches)
-    result = write_run(directory, one, Truth(step_ms={ranks: 10.0}, noise_ms=0.0, warmup=0, perturbation=1.0))
-    for rank in range(ranks):
-        clock = clocks_ms[rank] if clocks_ms else 0.0
-        rows = []
-        for batch in range(one.first_attributed, batches):
-            start = START_NS + round((10 * batch + clock) * MS)
-            for group in groups:
-                known = recorded and group.name != ONE_OF_SEVERAL
-                for came, left in zip(group.came.get(rank, ()), group.left, strict=False):
-                    rows.append({
-                        "rank": rank, "batch_index": batch, "start_ns": start + round(came * MS),
-                        "duration_ns": round((left - came) * MS), "name": "nccl", "short_name": "nccl",
-                        "class": "communication", "direction": "bprop", "device": 0,
-                        "bytes": group.mbytes * 1e6, "collective": group.kind,
-                        "process_group": group.name if recorded else None,
-                        "group_ranks": group.ranks if known else None,
-                        "group_size": len(group.came) if known else None,
-                    })  # fmt: skip
+def write(directory, groups, clocks_ms=(0.0,) * 4, batches: int = 20):
+    """A run of four ranks in process groups, 10 ms a batch."""
+    one = run_of(gpus_per_node=4, profile="torch", batches=batches)
+    result = write_run(directory, one, Truth(step_ms={4: 10.0}, noise_ms=0.0, warmup=0, perturbation=1.0))
+    for rank, clock in enumerate(clocks_ms):
+        rows = [
+            {
+                "rank": rank, "batch_index": batch, "duration_ns": round((left - came) * MS),
+                "start_ns": START_NS + round((10 * batch + clock) * MS) + round(came * MS),
+                "name": "nccl", "short_name": "nccl", "class": "communication", "direction": "bprop",
+                "device": 0, "bytes": group.mbytes * 1e6, "collective": group.kind,
+                "process_group": group.name,
+                "group_ranks": None if group.name == ONE_OF_SEVERAL else group.ranks,
+                "group_size": None if group.name == ONE_OF_SEVERAL else len(group.came),
+            }
+            for batch in range(one.first_attributed, batches) for group in groups
+            for came, left in zip(group.came.get(rank, ()), group.left, strict=False)
+        ]  # fmt: skip
         columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
         tables.write(tables.as_table("kernels", columns), tables.rank_directory(result, rank), "kernels")
     return load(directory)
@@ -113,15 +110,12 @@ def test_a_group_of_which_only_the_size_is_recorded_is_known_if_it_is_of_all(tmp
 
 def test_a_group_of_which_a_rank_is_missing_costs_the_others_nothing(tmp_path):
     halved = Group("2", {2: (1.2, 3.2)}, (1.6, 3.6))
-    study = write(
-        tmp_path, (TENSOR[0], halved, Group("0", dict.fromkeys(range(4), (8.0,)), (8.5,), kind="barrier"))
-    )
+    everyone = Group("0", dict.fromkeys(range(4), (8.0,)), (8.5,), kind="barrier")
+    study = write(tmp_path, (TENSOR[0], halved, everyone))
     for path in tmp_path.glob("*/rank_0002/kernels.parquet"):
         change(path.parent, "kernels", group_size=lambda sizes: [max(size, 2) for size in sizes])
-    of = {
-        (row["collective"], row["group_ranks"]): row
-        for row in records(communication.communication(study).rows)
-    }
+    rows = records(communication.communication(study).rows)
+    of = {(row["collective"], row["group_ranks"]): row for row in rows}
     assert of["barrier", "0-3"]["wait_ms"] == pytest.approx(0)
     assert of["allreduce", "0,1"]["transfer_ms"] == pytest.approx(0.4)  # of ranks 0 and 1, over four
     assert of["allreduce", "2"]["group_size"] == 2 and of["allreduce", "2"]["transfer_ms"] is None

@@ -4,6 +4,7 @@ Three layers of 16, 32 and 8 MiB of gradients are ready 10, 30 and 50 ms into a 
 buckets of 25 MiB are then two, of 48 MiB at 30 ms and of 8 MiB at 50 ms.
 """
 
+import numpy as np
 import pytest
 
 from analysis.display.metrics import records
@@ -39,32 +40,25 @@ def step_ms(ranks: int, *buckets) -> float:
     return ALONE_MS + max(max(ends, default=0.0) - BACKWARD, 0.0)
 
 
-def plant(directory, ranks: int, profile: str, layers=True, warmup=0, **fields) -> None:
-    """A run whose ranks all do the same; its trace shows what the twin does.
-
-    Args:
-        warmup: how many first steps have a forward pass of six times the time.
-    """
+def plant(directory, ranks: int, profile: str, layers=True, **fields) -> None:
+    """A run whose ranks all do the same; its trace shows what the twin does."""
     run = run_of(profile=profile, **{"gpus_per_node": ranks, "batches": 12, **fields})
     ended = write_run(directory, run, Truth(step_ms={ranks: step_ms(ranks)}), gradient_elements=GRADIENTS)
     for rank in range(ranks):
-        _write_tables(tables.rank_directory(ended, rank), rank, run, layers, warmup)
+        _write_tables(tables.rank_directory(ended, rank), rank, run, layers)
 
 
-def _write_tables(directory, rank: int, run: Run, layers: bool, warmup: int) -> None:
+def _write_tables(directory, rank: int, run: Run, layers: bool) -> None:
     step, count = round(step_ms(run.world_size) * MS), run.batches
-    forward = [FORWARD * MS * (6 if number < warmup else 1) for number in range(count)]
-    lasted = [step - FORWARD * MS + ns for ns in forward]
-    starts = [START_NS + sum(lasted[:number]) for number in range(count)]
-    attributed = [run.profile != "none" and number >= run.first_attributed for number in range(count)]
-    batches = {
-        "rank": [rank] * count, "batch_index": list(range(count)), "start_ns": starts,
-        "load_ns": [LOAD * MS] * count, "forward_ns": forward,
-        "backward_ns": [step - (LOAD + FORWARD + UPDATE) * MS] * count, "update_ns": [UPDATE * MS] * count,
-        "end_ns": [start + ns for start, ns in zip(starts, lasted, strict=True)],
-        "images": [run.batch] * count, "loss": [1.0] * count,
-        "attributed": attributed,
+    index = np.arange(count)
+    starts = START_NS + index * step
+    same = {
+        "rank": rank, "load_ns": LOAD * MS, "forward_ns": FORWARD * MS, "update_ns": UPDATE * MS,
+        "backward_ns": step - (LOAD + FORWARD + UPDATE) * MS, "images": run.batch, "loss": 1.0,
     }  # fmt: skip
+    batches = {name: np.full(count, value) for name, value in same.items()}
+    batches |= {"batch_index": index, "start_ns": starts, "end_ns": starts + step}
+    batches["attributed"] = (index >= run.first_attributed) & (run.profile != "none")
     tables.write(tables.as_table("batches", batches), directory, "batches")
     if run.profile == "none":
         return
@@ -76,7 +70,7 @@ def _write_tables(directory, rank: int, run: Run, layers: bool, warmup: int) -> 
     for begin, end, size in exchange(run.world_size):
         events.append((begin, end, "ncclAllReduce", "communication", None, float(size)))
     rows = [
-        (n, starts[n] + forward[n] + round((LOAD + begin) * MS), round((end - begin) * MS), *rest)
+        (n, starts[n] + round((FORWARD + LOAD + begin) * MS), round((end - begin) * MS), *rest)
         for n in range(run.first_attributed, count)
         for begin, end, *rest in events
     ]
@@ -118,17 +112,6 @@ def test_the_planted_network_is_found_and_more_ranks_are_as_by_hand(tmp_path):
     }  # fmt: skip
     assert {name: row[name] for name in figures} == pytest.approx(figures, rel=1e-3) and ms > 130
     assert row["measured_on"] == "1 2"
-    assert row["fit_error_pct"] == pytest.approx(0, abs=1e-5)  # times are since 1970
-
-
-def test_a_profiled_run_of_fewer_batches_is_of_the_same_point_and_its_warmup_of_none(tmp_path):
-    for ranks in (1, 2):
-        plant(tmp_path, ranks, "none")
-        plant(tmp_path, ranks, "torch", batches=8, attribute_from=0, warmup=4)
-    write_sweep_record(tmp_path)
-    ran = run("analysis.predict", tmp_path, "--ranks", "8", "--format", "json")
-    (row,) = [row for row in ran.json if row["predicted_by"] == "simulation"]
-    assert row["step_ms"] == pytest.approx(step_ms(8), rel=1e-4) and row["measured_on"] == "1 2"
     assert row["fit_error_pct"] == pytest.approx(0, abs=1e-5)  # times are since 1970
 
 

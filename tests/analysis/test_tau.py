@@ -9,7 +9,8 @@ import pytest
 
 from tests.analysis.commands import Ran, one_line_error, run
 from tests.analysis.synthetic import write_pyprof, write_tau
-from tests.analysis.test_other_tables import overwrite_pages, truncate
+from tests.analysis.test_bad_results import truncate
+from tests.analysis.test_other_tables import overwrite_pages
 
 # 40 s that do not depend on the batch size, 0.25 s an image of the batch: 48 s at 32, 56 s at 64.
 SECONDS = {

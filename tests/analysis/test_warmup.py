@@ -113,19 +113,6 @@ def test_kernels_and_collectives_are_of_the_same_steps_as_the_anatomy(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("warm", "dropped"),
-    [(3, Counted(range(5, 20), 3)), (5, Counted(range(7, 20), 5)), (0, Counted(range(1, 20), 0))],
-)
-def test_the_warmup_of_a_schedule_may_fill_its_first_recording(tmp_path, warm, dropped):
-    """Three of four steps are recorded, from step 1 on, in five recordings."""
-    planted = run_of(profile="torch", profile_schedule="0,1,3,5", batches=20)
-    study = load(write_run(tmp_path, planted, Truth()))
-    recorded = np.arange(20) % 4 != 0
-    step_ns = np.where(np.cumsum(recorded) <= warm, 400.0, 100.0) * np.where(recorded, 1.25, 1)
-    assert counted_steps(study, study.sources[0], (step_ns[None, :], recorded[None, :])) == dropped
-
-
-@pytest.mark.parametrize(
     ("first", "warm", "begin"),
     [(1, 1, 1), (3, 3, 3), (4, 3, 4), (4, 6, 6), (9, 20, 20), (4, 1, 0), (20, 3, 0)],
 )
