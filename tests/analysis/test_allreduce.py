@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from analysis.prediction import allreduce
-from analysis.prediction.allreduce import Exchanges, Layout, fit, nonnegative, ring
+from analysis.prediction.allreduce import Exchanges, Layout, fit, ring
 from analysis.prediction.traced_step import algorithms_of
 
 ALPHA_NS, NS_PER_BYTE = 20_000.0, 0.1  # 20 us, 10 GB/s
@@ -73,18 +73,6 @@ def test_noise_of_calls_is_in_the_resamples():
     found = next(one for one in fit(noisy) if one.form.name == "ring").terms[1]
     low, high = np.percentile(found[1:], [2.5, 97.5])
     assert low < NS_PER_BYTE < high and high < 1.2 * low
-
-
-def test_nonnegative_least_squares_are_scipys():
-    from scipy.optimize import nnls
-
-    generator = np.random.default_rng(2)
-    for _ in range(20):
-        design = generator.normal(0.3, 1, (4, 12))
-        wanted = generator.normal(1, 1, 12)
-        expected, _ = nnls(design.T, wanted)
-        found = nonnegative(design, np.ones((1, 12)), wanted[None], {})[:, 0]
-        assert found == pytest.approx(expected, abs=1e-9)
 
 
 def test_nccls_kernels_say_their_algorithm():

@@ -131,18 +131,3 @@ def test_against_counting_tick_by_tick(rows):
         seen += not busy
     unseen = max(100 - ends, 0)
     assert idle_of(*rows)[0] == host_bound + (round(unseen * (host_bound / seen)) if seen else 0)
-
-
-def test_the_end_of_the_last_batch_is_divided_as_the_same_stage_of_the_median_batch():
-    # Batches of 100, of two stages: idle are 10 of the first, of which 2 are latency, and 20 at the end, all
-    # the host's but in the first batch, which is a slow one.
-    rows = [
-        row
-        for start in range(0, 500, 100)
-        for row in ((start + 8, start + 10, start + 50), (start + 40, start + 50, start + 80))
-    ]
-    rows[1] = (40, 70, 80)
-    edges = np.arange(0, 501, 50)
-    found = split((edges[:-1], edges[1:]), activities_of(launched(*rows)), stages=2)
-    host, other = (found[name].reshape(-1, 2).tolist() for name in ("idle_host_bound", "idle_other"))
-    assert host == [[8, 20], *[[8, 20]] * 4] and other == [[2, 20], *[[2, 0]] * 4]

@@ -75,14 +75,6 @@ def test_a_command_of_more_ranks_only_is_no_baseline_of_its_own(folders, tmp_pat
     assert said["not_compared"]["what"] == "4 ranks, other command"
 
 
-def test_a_group_of_several_world_sizes_is_neither_compared_nor_a_baseline(tmp_path):
-    plant(tmp_path, 1, "small.py")
-    for ranks in (2, 4):
-        plant(tmp_path, ranks, "large.py")
-    rows = run("analysis.scaled", tmp_path, "--group-by", "program", "--format", "json").json
-    assert {row["program"]: row["world_size"] for row in rows} == {"small.py": 1, "large.py": None}
-
-
 def take_samples(folder: Path, ranks: int | None = None) -> None:
     """Runs (on so many ranks) of which ``profiling.watch`` was not told the samples of a step."""
     for directory in folder.glob("run_*"):

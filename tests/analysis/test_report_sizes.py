@@ -159,19 +159,6 @@ def test_a_filter_forms_the_means_again(opened):
     assert titles == ["Throughput", "Scaling efficiency"]
 
 
-@pytest.mark.parametrize("report", [18], indirect=True)
-def test_ctrl_click_on_the_contents_is_another_tab_with_the_filters(opened):
-    opened.page.select_option("select[data-filter=loader]", "pytorch")
-    address = opened.page.url
-    with opened.page.context.expect_page() as tab:
-        opened.page.click("nav a[href^='#cost']", modifiers=["Control"])
-    assert tab.value.url.endswith("#cost&loader=pytorch")
-    assert opened.page.url == address  # this one stays where it was
-    tab.value.close()
-    opened.page.select_option("select[data-filter=loader]", "")
-    opened.settled()
-
-
 @pytest.mark.parametrize("report", [2], indirect=True)
 def test_a_browser_that_cannot_unpack_the_chart_library_says_so(browser, report):
     page = browser.new_page()

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from analysis.prediction import simulation
 from analysis.prediction.allreduce import Layout, ring
 from analysis.prediction.simulation import Model, Simulated, buckets, parse_what_ifs, simulate
-from analysis.prediction.traced_step import Step, exchanges
+from analysis.prediction.traced_step import Step
 from profiling.errors import UserError
 
 MS = 1e6
@@ -44,18 +43,6 @@ def changed(model: Model, what_if: str) -> Model:
 
 def simulated(model: Model, ranks: int) -> Simulated:
     return simulate(model, Layout(ranks))
-
-
-def test_collectives_that_overlap_are_one_stretch_of_time():
-    calls = pd.DataFrame({
-        "step": [0, 0, 0, 1], "bytes": [4.0, 6.0, 8.0, 5.0], "arrived_ns": [10, 15, 60, 110],
-        "end_ns": [30, 45, 80, 125],
-    })  # fmt: skip
-    found = exchanges(calls, Layout(4))
-    # The first two share the wire from 10 to 45; the third is alone, and so is that of the next batch.
-    assert found.ns.tolist() == [35, 20, 15] and found.calls.tolist() == [2, 1, 1]
-    assert found.bytes.tolist() == [10, 8, 5] and found.ranks.tolist() == [4, 4, 4]
-    assert not len(exchanges(calls.assign(bytes=[4.0, np.nan, 8.0, 5.0]), Layout(4)).ns)
 
 
 def test_buckets_close_when_they_are_full_and_others_alike_are_no_change():

@@ -7,7 +7,7 @@ import pytest
 
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
-from tests.profiling.tau_files import Thread, write_merged, write_snapshots
+from tests.profiling.tau_files import Thread, write_merged
 
 MODULE = "analysis.tau_batches"
 
@@ -61,14 +61,6 @@ def test_from_snapshot_to_snapshot_a_batch_is_as_long_as_the_program_says(shared
         assert marks["steps"] == len(seconds) and marks["step_ms"] == pytest.approx(truth, rel=0.01)
         # Half of these batches lies between their stages.
         assert rows[rank, "stages"]["step_ms"] < 0.6 * truth
-
-
-def test_marks_stand_before_stages_and_stages_say_what_they_leave_out(tmp_path):
-    timers = {".TAU application": (1.0, 0.0, 1.0, 9e6), "Forward Pass": (4.0, 0.0, 1.0, 4.0)}
-    marked = write_snapshots(tmp_path / "marked", [Thread(0, 0, timers)], snapshots=4)
-    rows = answer(marked)
-    assert rows[0, "marks"]["preferred"] and rows[0, "marks"]["steps"] == 2
-    assert rows[0, "marks"]["step_ms"] == pytest.approx(0.001)  # a microsecond from one to the next
 
 
 def merged(path, application_s, batches=0):
