@@ -166,6 +166,7 @@ def _kernels(
             codes = rows.device_events[name]
             columns[name] = coded(np.where(unnamed[codes], -1, codes), events.names)
         columns |= {name: rows.device_events[name] for name in LAUNCH_FACTS}
+        columns["sequence"] = or_null(rows.device_events["sequence"], pa.int64())
     columns |= {
         "rank": np.full(len(rows.name), rank, dtype=np.int32),
         "batch_index": or_null(batch, pa.int32()),

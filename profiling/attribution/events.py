@@ -205,6 +205,7 @@ DEVICE_COLUMNS = {
     "external": np.int64,
     "bytes": np.float64,  # of a copy or a set
     "message": np.int32,
+    "sequence": np.int64,  # of a collective: the same on all ranks of its group
     "grid": np.int32,  # index of Events.names
     "block": np.int32,
     "blocks_per_sm": np.float32,

@@ -193,11 +193,9 @@ class Messages:
             "dtype": [one.dtype for one in self.distinct],
         }
         sizes = np.array([*(one.size or -1 for one in self.distinct), -1])
-        numbers = np.array([*(one.sequence for one in self.distinct), -1])
         return {
             **{name: self._text(values) for name, values in texts.items()},
             "group_size": or_null(sizes[self.number], pa.int32()),
-            "sequence": or_null(numbers[self.number], pa.int64()),
         }
 
     def _text(self, values: list[str]) -> pa.Array:

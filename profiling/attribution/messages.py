@@ -39,7 +39,6 @@ class Message(NamedTuple):
     # target, source: the rank of the job that a send goes to, or that a receive comes from; -1: neither
     target: int = -1
     source: int = -1
-    sequence: int = -1  # among those of its kind and group, the same on all ranks
 
 
 NOT_RECORDED = Message()
@@ -123,7 +122,6 @@ def complete(name: str, messages: list[Message], otherwise: Message) -> Message:
         group.size or size,
         sizes[0] if sizes else math.nan,
         next((one.dtype for one in messages if one.dtype), ""),
-        sequence=max((one.sequence for one in messages), default=-1),
     )
 
 

@@ -129,7 +129,7 @@ def add_device(builder: Builder, rows: Columns, name: np.ndarray | None = None, 
         columns["shared_bytes"] = np.where(known, shared, np.nan)
     if not sound.all():
         columns = {key: column[sound] if np.ndim(column) else column for key, column in columns.items()}
-    unknown = dict.fromkeys(LAUNCH_FACTS, np.nan) | {"external": -1, "message": -1}
+    unknown = dict.fromkeys(LAUNCH_FACTS, np.nan) | dict.fromkeys(("external", "message", "sequence"), -1)
     builder.device.add(unknown | columns)
 
 

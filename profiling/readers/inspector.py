@@ -23,7 +23,7 @@ from profiling.readers.files import UNKNOWN, Origin, read_head, read_lines
 from profiling.tables import as_table
 from profiling.traced_job import TraceFacts
 
-_ROWS = 1 << 16
+_ROWS = 1 << 12
 # NCCL counts what one rank gives or gets, nccl-tests what all do, as Inspector's bandwidths do.
 _OF_ALL = ("allgather", "reducescatter")
 
@@ -70,8 +70,7 @@ class _Record(BaseModel):
     def message(self) -> Message:
         kind, group, size = kind_of(self.call.name), self.header.id, self.header.n_ranks
         if self.call.peer is None:
-            moved = self.call.size * (size if kind in _OF_ALL else 1)
-            return Message(kind, group, "", size, moved, sequence=self.call.number)
+            return Message(kind, group, "", size, self.call.size * (size if kind in _OF_ALL else 1))
         # Only those between the same two in the same direction come in the same order on both.
         pair = [self.header.rank, self.call.peer]
         source, target = pair if self.call.name == "Send" else reversed(pair)
@@ -173,6 +172,7 @@ def _add(builder: Builder, records: list[_Record]) -> None:
         "start_ns": end_ns - took_ns, "duration_ns": took_ns, "device": 0, "stream": -1,
         "correlation": number, "external": -1,
         "message": builder.messages.of([one.message for one in records]),
+        "sequence": [one.call.number for one in records],
     })  # fmt: skip
     builder.launches.add({
         "name": empty, "start_ns": begun_ns, "end_ns": np.maximum(begun_ns, returned_ns),

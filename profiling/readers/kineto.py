@@ -339,6 +339,7 @@ def _columns(builder: Builder, group: str, events: list[dict[str, Any]]) -> dict
             "correlation": _numbers(args, "correlation"),
             "bytes": np.array([one.get("bytes", math.nan) for one in args], dtype=np.float64),
             "message": _messages(builder, args),
+            "sequence": -1,
             **{name: _finite(args, key) for name, key in _LAUNCH_FACTS.items()},
         }
     columns["end_ns"] = start_ns + duration_ns
