@@ -7,6 +7,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -336,6 +337,7 @@ class Trace:
     group: Message = NOT_RECORDED  # the process group of collectives that do not say it
     groups: Mapping[int, Message] = field(default_factory=dict)  # and of those on threads of a group's own
     unread: bool = False  # whether a device's work was recorded in a form that is not read
+    path: Path | None = None  # of its file
     may_have_shapes: bool = False  # whether the profiler records shapes where it is asked to
 
     @property

@@ -35,9 +35,11 @@ from profiling.attribution.events import (
     joined,
     name_flags,
 )
+from profiling.errors import UserError
 from profiling.findings import Finding
 
 ROWS = 1 << 18  # of its largest table that a window should hold
+MOST_OPERATORS = 1 << 21  # of a window; they take 0.5 GB
 _MOST_NAMED = 5  # ranges that a finding names
 _MOST_DISPUTED = 1 << 20  # numbers of launches; more, and they do not rise with time
 _MOMENTS = 1 << 20  # that are looked at to find one at which nothing is open
@@ -142,7 +144,11 @@ class Windows:
         return distinct(ends[np.maximum(places, 1) - 1])
 
     def _quiet(self, windows: int) -> np.ndarray:
-        """Cuts of a recording without batches: moments at which no operator is open, if there are any."""
+        """Cuts of a recording without batches: moments at which no operator is open, if there are any.
+
+        Raises:
+            UserError: between two of them lie more operators of a CPU than memory should hold.
+        """
         least = min(start.min(initial=_LAST) for start, _ in self._work())
         last = max(end.max(initial=0) for _, end in self._work())
         moments = np.linspace(least, last, _MOMENTS, endpoint=False).astype(np.int64)
@@ -153,7 +159,12 @@ class Windows:
         before = np.cumsum(begun)[:-1]
         quiet = np.flatnonzero(before == np.cumsum(ended)[:-1])
         chosen = np.searchsorted(before[quiet], np.linspace(0, begun.sum(), windows + 1)[1:-1])
-        return distinct(moments[quiet[chosen[chosen < len(quiet)]]])
+        at = quiet[chosen[chosen < len(quiet)]]
+        most = np.diff([0, *before[at], begun.sum()]).max()
+        if most > MOST_OPERATORS and not self._trace.on_device:
+            why = f"{most:,} operators without steps, nor a pause between them"
+            raise UserError(f"{self._trace.path}: {why}; record fewer, or steps (profiler.step())")
+        return distinct(moments[at])
 
     def _work(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """When operators began and ended, and when work of a device was launched, a piece at a time."""

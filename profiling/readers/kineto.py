@@ -166,7 +166,7 @@ def read_trace(path: Path) -> Trace:
     world_size = _rank_or_count(distributed.get("world_size")) or 1
     base_ns = _integer(facts.get("baseTimeNanoseconds"), 0)
     trace = builder.finish(rank if 0 <= rank < 1 << 31 else None, world_size, base_ns)
-    trace.may_have_shapes = True
+    trace.path, trace.may_have_shapes = path, True
     trace.group = of_process(distributed)
     hosts = {str(process) for process, _ in builder.threads.index}
     for kind in [(category, process) for category, process in unread if category == _NO_CATEGORY]:

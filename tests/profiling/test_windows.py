@@ -11,6 +11,7 @@ from benchmarks.gpu_databases import make_batches, write_nsys, write_nvprof
 from profiling.attribution import events, windows
 from profiling.attribution.batch_times import find_period
 from profiling.convert import main
+from profiling.errors import UserError
 from profiling.tables import read
 from profiling.tools import tool
 from profiling.traced_job import read_job
@@ -111,7 +112,7 @@ def test_a_collective_that_is_open_at_the_end_of_a_window_counts_once(tmp_path, 
 
 
 @pytest.mark.parametrize("open_all_along", [False, True])
-def test_operators_without_steps_are_cut_where_none_is_open(tmp_path, narrow, open_all_along):
+def test_operators_without_steps_are_cut_where_none_is_open(tmp_path, narrow, monkeypatch, open_all_along):
     trace = Trace()
     for number in range(200):
         at = 100.0 * number * (number > 50)  # those of two threads overlap, but for pauses
@@ -125,6 +126,9 @@ def test_operators_without_steps_are_cut_where_none_is_open(tmp_path, narrow, op
         return assert_same("torch", path, narrow, 60)
     narrow(60)
     assert tables_of("torch", path)[2] == 1
+    monkeypatch.setattr(windows, "MOST_OPERATORS", 500)
+    with pytest.raises(UserError, match=r"trace\.json: 601 operators without steps"):
+        tables_of("torch", path)
 
 
 def launches(tmp_path, correlation, name="rank0.sqlite"):
