@@ -53,20 +53,16 @@ def is_by_hand(out: Path | None) -> bool:
     return out is None or not (out / store.OWNER).exists()
 
 
-def check_unused(out: Path, overwrite: bool) -> None:
-    """Refuse ``--out`` where results are."""
+def check_unused(out: Path, overwrite: bool, others: bool = True) -> None:
+    """Refuse ``--out`` where results are or, without ``others``, anything but ranks' folders and logs."""
     if (out / store.SWEEP).exists() or any(out.glob("run_*")):
         raise UserError(f"--out {out} holds a sweep; choose another folder")
     if not overwrite and (left := _written(out)):
         raise UserError(f"--out {out} already holds a run ({left[0].name}); another folder, or --overwrite")
-
-
-def check_no_other_files(out: Path) -> None:
-    """Refuse ``--out`` where the user keeps other things: all but ranks' folders and logs."""
-    names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
-    others = [name for name in names if not name.startswith("rank_") and Path(name).suffix not in _LOGS]
-    if others and not (out / store.MANIFEST).exists():
-        raise UserError(f"--out {out} holds other files ({', '.join(others[:3])}); choose an empty folder")
+    names = sorted(path.name for path in out.iterdir()) if out.is_dir() and not others else []
+    strange = [name for name in names if not name.startswith("rank_") and Path(name).suffix not in _LOGS]
+    if strange and not (out / store.MANIFEST).exists():
+        raise UserError(f"--out {out} holds other files ({', '.join(strange[:3])}); choose an empty folder")
 
 
 def clear(out: Path) -> None:

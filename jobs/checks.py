@@ -9,14 +9,14 @@ import shlex
 import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from jobs import ROOT
 from jobs.cluster import NoAnswer, check_accepted, cluster_name, on_compute_node, partition
 from jobs.failures import why_no_mpi
-from jobs.loaders import LOADERS, MAKE_DATA, check_data
+from jobs.loaders import INSTALL_DALI, LOADERS, MAKE_DATA, check_data
 from jobs.machine import Machine, ask
 from jobs.run import Run
 from jobs.site import NO_SITE, Network, Site, find_site, sbatch_words
@@ -32,37 +32,34 @@ CARDS = Path("/sys/class/infiniband")
 # --- a run on a node ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Node:
-    """A node on which ranks may start, as far as it is known here."""
+def why_not_on(
+    machine: Machine, run: Run, name: str = "this machine", sees_data: bool = True, sees_programs: bool = True
+) -> Iterator[str]:
+    """Why a node cannot hold its share of a run's ranks.
 
-    machine: Machine  # it, or one like it
-    name: str = "this machine"
-    sees_data: bool = True  # whether paths of data mean the same there (not in a container)
-    sees_programs: bool = True  # whether it has the PATH of this process
-
-
-def why_not_on(node: Node, run: Run) -> Iterator[str]:
-    """Why a node cannot hold its share of a run's ranks."""
-    machine, name, loader = node.machine, node.name, LOADERS[run.loader]
+    Args:
+        machine: the node, or one like it.
+        sees_data: whether paths of data mean the same there (not in a container).
+        sees_programs: whether it has the PATH of this process.
+    """
+    loader = LOADERS[run.loader]
     gpus = 0 if run.device == "cpu" else len(machine.gpus)
     if not gpus and run.device == "gpu":
         yield f"device gpu requested, but {name} has no usable GPU (see python -m jobs.doctor)"
     if not gpus and run.graph:
         yield f"graph true needs a GPU, and {name} has none; use graph false"
-    if run.program and node.sees_data:
+    if run.program and sees_data:
         yield from _refused_by(check_can_start, run, Path.cwd())
     if loader.on_cpu and not gpus:
         yield f"loader {run.loader} needs a GPU, and {name} has none; on a CPU use {loader.on_cpu}"
-    if loader.library and loader.library.module not in machine.libraries:
-        library = loader.library
-        yield f"loader {run.loader} needs {library.name}, not installed: {library.install}"
+    if loader.by_dali and not machine.has_dali:
+        yield f"loader {run.loader} needs NVIDIA DALI, not installed: {INSTALL_DALI}"
     if loader.reads_data and run.data is None:
         yield f"loader {run.loader} needs data: a folder of images or TFRecord files; {MAKE_DATA}"
-    elif loader.reads_data and node.sees_data:
+    elif loader.reads_data and sees_data:
         yield from _refused_by(check_data, ROOT / str(run.data), run.data_format)
     options = Options(run.profile_mode, gpu=gpus != 0, world_size=run.ranks)
-    yield from _refused_by(check_can_record, run.profile, options, node.sees_programs)
+    yield from _refused_by(check_can_record, run.profile, options, sees_programs)
     if gpus and run.gpus_per_node > gpus:
         yield f"{run.gpus_per_node} GPUs requested, but {name} has {gpus}"
     if not gpus and run.ranks_per_node > machine.cores:

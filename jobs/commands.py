@@ -55,7 +55,6 @@ scaleprof COMMAND --help explains a command and its flags, --columns the columns
 scaleprof COMMAND ... is the same as python -m MODULE ..., e.g. python -m analysis.scaled DIR.
 scaleprof --version prints the version.
 Tab completion in bash or zsh: eval "$(register-python-argcomplete scaleprof)\""""
-_FLAGS = {"-h": "--help", "--help": "--help", "--version": "--version"}
 COMMANDS = {module.rpartition(".")[2]: module for modules in GROUPS.values() for module in modules}
 
 
@@ -81,11 +80,11 @@ def listing() -> str:
 
 def _run() -> int:
     word, *words = sys.argv[1:] or ["--help"]
-    if word.startswith("-"):
-        if word not in _FLAGS:
-            raise UserError(f"unknown flag {word}{did_you_mean(word, dict.fromkeys(_FLAGS.values()))}")
+    if word in ("-h", "--help", "--version"):
         print(f"scaleprof {metadata.version('scaleprof')}" if word == "--version" else listing())
         return EXIT_DONE
+    if word.startswith("-"):
+        raise UserError(f"unknown flag {word}{did_you_mean(word, ('--help', '--version'))}")
     if word not in COMMANDS:
         raise UserError(f"unknown command {word!r}{did_you_mean(word, COMMANDS, see='scaleprof --help')}")
     sys.argv = [f"scaleprof {word}", *words]

@@ -25,7 +25,7 @@ from jobs.checks import check_site
 from jobs.failures import explain
 from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
-from jobs.loaders import LOADERS
+from jobs.loaders import DALI_PACKAGE, INSTALL_DALI, LOADERS
 from jobs.machine import (
     NO_AMD,
     TESTED_TORCH,
@@ -102,11 +102,9 @@ def _built_for() -> list[str]:
 def _loaders(machine: Machine) -> Iterator[Presence]:
     for name, loader in LOADERS.items():
         detail, remedy = "built in", ""
-        if library := loader.library:
-            installed = library.module in machine.libraries
-            # Of DALI there is a package for each release of CUDA.
-            detail = versions().get(library.package, "of another package" if installed else "not installed")
-            remedy = "" if installed else library.install
+        if loader.by_dali:  # there is a package for each release of CUDA
+            other = "of another package" if machine.has_dali else "not installed"
+            detail, remedy = versions().get(DALI_PACKAGE, other), "" if machine.has_dali else INSTALL_DALI
         if loader.on_cpu and not machine.gpus:
             remedy = remedy or f"needs a GPU; on a CPU use {loader.on_cpu}"
         yield Presence(name, not remedy, detail, remedy)

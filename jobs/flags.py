@@ -3,15 +3,15 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn, get_args
 
 from pydantic import ValidationError
 
-from jobs.run import Run, literal_options, model_names, problems_of
+from jobs.run import Run, literal_options, problems_of
 from jobs.run_fields import as_text
-from profiling.arguments import Parser, with_values
+from profiling.arguments import Parser
 from profiling.errors import Mistakes
 from profiling.whole_file import file_to_write
 
@@ -46,8 +46,6 @@ def print_answer(module: str, directory: Path, arguments: argparse.Namespace, *w
 
 # Our own training loop is no program of a user's.
 _FLAGS = {name: info for name, info in Run.model_fields.items() if name not in ("program", "factors")}
-# Values that the shell completes, of fields that take others too.
-_KNOWN: dict[str, Callable[[], Iterable[str]]] = {"model": model_names, "network": lambda: ("ib", "eth")}
 
 
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
@@ -60,12 +58,9 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         if info.annotation is bool or bool in get_args(info.annotation):
             options = ("true", "false", *options)
             text = (info.description or "") + default
-            action = parser.add_argument(flag, nargs="?", const="true", metavar="|".join(options), help=text)
+            parser.add_argument(flag, nargs="?", const="true", metavar="|".join(options), help=text)
         else:
-            text = (text + default).replace("%", "%%")
-            action = parser.add_argument(flag, metavar=name.upper(), help=text)
-        if options or name in _KNOWN:
-            with_values(action, _KNOWN.get(name, options.__iter__))
+            parser.add_argument(flag, metavar=name.upper(), help=(text + default).replace("%", "%%"))
 
 
 def run_from_flags(arguments: argparse.Namespace, mistakes: Sequence[str] = ()) -> Run:

@@ -15,32 +15,23 @@ from profiling.errors import UserError
 
 
 @dataclass(frozen=True)
-class Library:
-    """A package that loaders need and an installation may lack."""
-
-    name: str
-    module: str  # what is imported of it
-    package: str  # what its version is asked of
-    install: str  # how one gets it
-
-
-@dataclass(frozen=True)
 class LoaderKind:
     """A loader, to all but the rank that opens it."""
 
     module: str  # holds ``build_loader`` (:mod:`train.loaders`)
     on_cpu: str = ""  # the loader to take where there is no GPU; "" where this one needs none
     reads_data: bool = True  # whether it reads the run's ``data``
-    library: Library | None = None  # that it needs
+    by_dali: bool = False
 
 
-DALI = Library("NVIDIA DALI", "nvidia.dali", "nvidia-dali-cuda130", "pip install nvidia-dali-cuda130")
-_BYDALI = "train.loaders.dali"
+DALI_PACKAGE = "nvidia-dali-cuda130"
+INSTALL_DALI = f"pip install {DALI_PACKAGE}"
+_DALI = "train.loaders.dali"
 
 LOADERS: dict[str, LoaderKind] = {
-    "dali-gpu": LoaderKind(_BYDALI, "dali-cpu", library=DALI),
-    "dali-cpu-to-gpu": LoaderKind(_BYDALI, "dali-cpu", library=DALI),
-    "dali-cpu": LoaderKind(_BYDALI, library=DALI),
+    "dali-gpu": LoaderKind(_DALI, "dali-cpu", by_dali=True),
+    "dali-cpu-to-gpu": LoaderKind(_DALI, "dali-cpu", by_dali=True),
+    "dali-cpu": LoaderKind(_DALI, by_dali=True),
     "pytorch": LoaderKind("train.loaders.pytorch"),
     "synthetic": LoaderKind("train.loaders.synthetic", reads_data=False),
 }

@@ -17,7 +17,6 @@ from typing import Any
 import psutil
 
 from jobs import ROOT
-from jobs.loaders import LOADERS
 from profiling.errors import UserError
 from profiling.presence import is_importable
 
@@ -55,7 +54,7 @@ class Machine:
     memory_bytes: int
     gpus: tuple[str, ...]
     driver: str | None
-    libraries: frozenset[str]  # modules of jobs.loaders' libraries that can be imported
+    has_dali: bool
     capability: tuple[int, int] | None = None  # compute capability of the first GPU
 
 
@@ -63,7 +62,6 @@ class Machine:
 def this_machine() -> Machine:
     """This machine's facts, looked up once."""
     gpus, driver, capability = _gpus()
-    modules = {loader.library.module for loader in LOADERS.values() if loader.library}
     cpuinfo = Path("/proc/cpuinfo")
     text = cpuinfo.read_text() if cpuinfo.is_file() else ""
     cpu = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
@@ -76,7 +74,7 @@ def this_machine() -> Machine:
         memory_bytes=psutil.virtual_memory().total,
         gpus=gpus,
         driver=driver,
-        libraries=frozenset(name for name in modules if is_importable(name)),
+        has_dali=is_importable("nvidia.dali"),
         capability=capability,
     )
 

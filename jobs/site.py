@@ -17,13 +17,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+)
 
 from jobs.cluster import BATCH_SYSTEMS, cluster_name
 from jobs.flags import make_parser
 from jobs.run import LINK, Run, problems_of
 from profiling import yaml_text
-from profiling.arguments import with_values
 from profiling.errors import Mistakes, UserError, did_you_mean, run_command
 
 SITES = Path(__file__).parent / "sites"
@@ -38,8 +45,14 @@ def _as_text(value: Any) -> Any:
     return str(value).lower() if isinstance(value, int) else value
 
 
+def _one_word(text: str) -> str:
+    if not re.fullmatch(r"\S+", text):
+        raise ValueError("should be one word, without spaces")
+    return text
+
+
 Text = Annotated[str, BeforeValidator(_as_text)]
-Word = Annotated[str, BeforeValidator(_as_text), Field(pattern=r"^[^\s]+$")]
+Word = Annotated[Text, AfterValidator(_one_word)]
 Variables = dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Text]
 
 
@@ -56,16 +69,10 @@ class _Part(BaseModel):
 class Network(_Part):
     """One of a cluster's networks."""
 
-    interface: Word | None = Field(
-        default=None, description="its network interface, for TCP, e.g. ib0 or eth0"
-    )
-    device: Word | None = Field(
-        default=None, description="its InfiniBand device, e.g. mlx5_0 (or mlx5_0,mlx5_1)"
-    )
-    gbit_per_s: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="its nominal bandwidth per GPU, shown beside the measured one"
-    )
-    variables: Variables = Field(default={}, description="more variables to set for it")
+    interface: Word | None = None  # its network interface, for TCP, e.g. ib0 or eth0
+    device: Word | None = None  # its InfiniBand device, e.g. mlx5_0 (or mlx5_0,mlx5_1)
+    gbit_per_s: Annotated[float, Field(gt=0)] | None = None  # nominal, per GPU; shown beside the measured one
+    variables: Variables = {}  # more variables to set for it
 
 
 class Networks(_Part):
@@ -76,22 +83,19 @@ class Networks(_Part):
 class Mpi(_Part):
     """How MPI's ranks are started."""
 
-    hostfile: Annotated[Path, BeforeValidator(os.path.expandvars)] | None = Field(
-        default=None, description="the nodes, one per line; variables are expanded, e.g. $PBS_NODEFILE"
-    )
-    flags: list[Word] = Field(default=[], description="more flags of mpirun")
-    srun: Literal["none", "pmi2", "pmix"] | None = Field(
-        default=None, description="how srun meets MPI (srun --mpi=list); by default Slurm's own choice"
-    )
+    # The nodes, one per line; variables are expanded, e.g. $PBS_NODEFILE.
+    hostfile: Annotated[Path, BeforeValidator(os.path.expandvars)] | None = None
+    flags: list[Word] = []  # more flags of mpirun
+    srun: Literal["none", "pmi2", "pmix"] | None = None  # its --mpi; by default Slurm's own choice
 
 
 class Container(_Part):
     """The image in which ranks run."""
 
-    runtime: Literal["apptainer", "singularity", "pyxis"] = Field(description="what starts it")
-    image: Word = Field(description="the image: a file, or for pyxis a registry's name too")
-    binds: list[Word] = Field(default=[], description="folders to see inside: /path, or /outside:/inside")
-    python: Word = Field(default="python", description="Python inside the image")
+    runtime: Literal["apptainer", "singularity", "pyxis"]  # what starts it
+    image: Word  # a file, or for pyxis a registry's name too
+    binds: list[Word] = []  # folders to see inside: /path, or /outside:/inside
+    python: Word = "python"  # inside the image
 
 
 class Site(_Part):
@@ -99,35 +103,25 @@ class Site(_Part):
 
     _file: Path | None = PrivateAttr(None)  # where it was read from; None: there is none
 
-    name: str = Field(default="none", description="the file's name")
-    cluster: Word | None = Field(
-        default=None, description="Slurm's name of the cluster: the site is then found by it"
-    )
-    batch: BatchName = Field(default="slurm", description="the batch system")
-    modules: list[Word] = Field(default=[], description="modules to load before all else")
-    partition: Word | None = Field(default=None, description="of sbatch; elsewhere the queue")
-    account: Word | None = Field(default=None, description="of sbatch; elsewhere the project or bank")
-    qos: Word | None = Field(default=None, description="of sbatch")
-    reservation: Word | None = Field(default=None, description="of sbatch")
-    sbatch: list[Word] = Field(default=[], description="more flags of sbatch")
-    srun: list[Word] = Field(default=[], description="more flags of srun")
-    chunk: Word | None = Field(
-        default=None, description="what PBS is asked for on each node: ncpus=64:ngpus=4"
-    )
-    submit: list[Word] = Field(default=[], description="more flags of qsub, bsub or flux batch")
-    gpus_per_node: Annotated[int, Field(ge=0, le=64)] | None = Field(
-        default=None, description="GPUs per node; srun then requests as many as a run has ranks per node"
-    )
-    network: Networks = Field(
-        default=Networks(), description="what `network: ib` and `network: eth` mean here"
-    )
-    environment: Variables = Field(
-        default={}, description="variables for every run, unless the user has set them"
-    )
-    mpi: Mpi = Field(default=Mpi(), description="how MPI's ranks are started")
-    container: Container | None = Field(default=None, description="the image in which ranks run")
-    scratch: Path | None = Field(default=None, description="a node's own fast disk; temporary files go there")
-    data: dict[str, str] = Field(default={}, description="a sweep's `data` -> where it is here")
+    name: str = "none"  # the file's
+    cluster: Word | None = None  # Slurm's name of the cluster: the site is then found by it
+    batch: BatchName = "slurm"  # the batch system
+    modules: list[Word] = []  # to load before all else
+    partition: Word | None = None  # of sbatch; elsewhere the queue
+    account: Word | None = None  # of sbatch; elsewhere the project or bank
+    qos: Word | None = None  # of sbatch
+    reservation: Word | None = None  # of sbatch
+    sbatch: list[Word] = []  # more flags of sbatch
+    srun: list[Word] = []  # more flags of srun
+    chunk: Word | None = None  # what PBS is asked for on each node: ncpus=64:ngpus=4
+    submit: list[Word] = []  # more flags of qsub, bsub or flux batch
+    gpus_per_node: Annotated[int, Field(ge=0, le=64)] | None = None  # srun asks for a run's ranks per node
+    network: Networks = Networks()  # what `network: ib` and `network: eth` mean here
+    environment: Variables = {}  # for every run, unless the user has set them
+    mpi: Mpi = Mpi()
+    container: Container | None = None
+    scratch: Path | None = None  # a node's own fast disk; temporary files go there
+    data: dict[str, str] = {}  # a sweep's `data` -> where it is here
 
     @property
     def file(self) -> Path | None:
@@ -157,19 +151,10 @@ def read_site(path: Path) -> Site:
     return site
 
 
-def site_names() -> list[str]:
-    """The sites that have a file in jobs/sites."""
-    return sorted(file.stem for file in SITES.glob("*.yaml"))
-
-
 def add_site_flag(parser: argparse.ArgumentParser) -> None:
     """``--site`` of a command."""
-    action = parser.add_argument(
-        "--site",
-        metavar="NAME|FILE",
-        help=f"site file: a name in jobs/sites, or a path [${CHOOSE}, or the one of this Slurm cluster]",
-    )
-    with_values(action, site_names)
+    which = f"site file: a name in jobs/sites, or a path [${CHOOSE}, or the one of this Slurm cluster]"
+    parser.add_argument("--site", metavar="NAME|FILE", help=which)
 
 
 def find_site(name: str | None, environment: Mapping[str, str]) -> Site:
@@ -180,7 +165,8 @@ def find_site(name: str | None, environment: Mapping[str, str]) -> Site:
         if path.suffix not in (".yaml", ".yml"):
             path = SITES / f"{name}.yaml"
         if not path.is_file():
-            raise UserError(f"no site {name!r}{did_you_mean(name, site_names())} (or a path, FILE.yaml)")
+            names = sorted(file.stem for file in SITES.glob("*.yaml"))
+            raise UserError(f"no site {name!r}{did_you_mean(name, names)} (or a path, FILE.yaml)")
         return read_site(path)
     cluster = cluster_name(environment)
     sites = [read_site(path) for path in sorted(SITES.glob("*.yaml"))] if cluster else []

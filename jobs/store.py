@@ -17,13 +17,13 @@ it regularly; a lock that is no longer touched may be taken over.
 import glob
 import itertools
 import os
+import re
 import shutil
 import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -308,6 +308,7 @@ def is_run(directory: Path) -> bool:
 BEAT_S = 5.0
 STALE_S = 60.0  # without a beat; file systems of clusters show changes late
 _TAKEN = ".taken"
+_SWEEP = re.compile(r"^-m\njobs\.sweep$|^(.*/)?scaleprof\nsweep$", re.MULTILINE)
 
 
 class Owner(BaseModel):
@@ -385,16 +386,8 @@ def other_sweeps() -> set[str]:
     return {
         f"process {process.pid} ({process.info['username']})"
         for process in psutil.process_iter(["cmdline", "username"])
-        if process.pid not in ours and _is_sweep(process.info["cmdline"] or [])
+        if process.pid not in ours and _SWEEP.search("\n".join(process.info["cmdline"] or []))
     }
-
-
-def _is_sweep(words: list[str]) -> bool:
-    """``python -m jobs.sweep ...`` or ``scaleprof sweep ...``."""
-    return any(
-        pair == ("-m", "jobs.sweep") or (Path(pair[0]).name, pair[1]) == ("scaleprof", "sweep")
-        for pair in pairwise(words)
-    )
 
 
 def claim(directory: Path, me: Owner) -> Claim:

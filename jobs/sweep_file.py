@@ -97,11 +97,6 @@ class Sweep(BaseModel):
         """The values of each field below ``run:``, of a factor several."""
         return {name: _as_list(values) for name, values in self.run.items()}
 
-    def repetitions_of(self, profile: str) -> int:
-        if isinstance(self.repetitions, int):
-            return self.repetitions
-        return self.repetitions.get(profile, 0)  # type: ignore[call-overload]
-
 
 def read_sweep(path: Path) -> Sweep:
     """A sweep from its YAML file (loaded safely)."""
@@ -241,7 +236,9 @@ def expand(sweep: Sweep, where: str = "") -> tuple[list[SweepRun], list[Excluded
         seen.add(run)
         reason = next((rule.because for rule in sweep.exclude if rule.matches(run)), None)
         outside = tuple(name for name in varied if name not in id_fields(run))
-        repeated = [SweepRun(run, number, outside) for number in range(sweep.repetitions_of(run.profile))]
+        asked = sweep.repetitions
+        count = asked if isinstance(asked, int) else asked.get(run.profile, 0)  # type: ignore[call-overload]
+        repeated = [SweepRun(run, number, outside) for number in range(count)]
         if reason is None:
             sweep_runs += repeated
         else:
@@ -280,21 +277,19 @@ def ordered(sweep_runs: Sequence[SweepRun], sweep: Sweep, seed: int) -> list[Swe
 def parse_only(pairs: Sequence[str], factors: Collection[str] = ()) -> dict[str, list[str]]:
     """``["loader=synthetic", "batch=32,64"]`` as field -> values, as text; ``factors``: a program's own."""
     only: dict[str, list[str]] = {}
-    wrong = []
-    known = (*factors, *Run.model_fields)
+    wrong, known = [], (*factors, *Run.model_fields)
     for pair in pairs:
         name, equals, values = pair.partition("=")
-        if not equals:
-            wrong.append(f"--only {pair}: use FIELD=VALUE")
-        elif name not in known:
-            wrong.append(f"--only {pair}: unknown field {name!r}{did_you_mean(name, known)}")
-        for text in values.split(",") if equals and name in known else ():
-            try:
-                only.setdefault(name, []).append(
-                    text if name in factors else as_text(parse_value(name, text))
-                )
-            except UserError as error:
-                wrong.append(f"--only {pair}: {error}")
+        try:
+            if not equals:
+                raise UserError("use FIELD=VALUE")
+            if name not in known:
+                raise UserError(f"unknown field {name!r}{did_you_mean(name, known)}")
+            own = name in factors
+            texts = [text if own else as_text(parse_value(name, text)) for text in values.split(",")]
+            only.setdefault(name, []).extend(texts)
+        except UserError as error:
+            wrong.append(f"--only {pair}: {error}")
     if wrong:
         raise Mistakes(wrong)
     return only

@@ -4,7 +4,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -119,8 +119,3 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
     # Flags are offered after a dash alone, or results would be lost among them.
     argcomplete.autocomplete(parser, always_complete_options=False)
-
-
-def with_values(action: argparse.Action, values: Callable[[], Iterable[str]]) -> None:
-    """Let the shell offer an argument's values."""
-    action.completer = lambda **_: list(values())  # type: ignore[attr-defined]

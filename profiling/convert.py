@@ -32,7 +32,7 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiling.arguments import Parser, with_values
+from profiling.arguments import Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, printable, reported_by_rank_0, run_command
 from profiling.findings import Finding, lines
 from profiling.identity import check_mpi, read_identity
@@ -178,7 +178,7 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("paths", nargs="+", type=Path, metavar="PATH", help="files or folders")
     which = f"the profiler that wrote the files, if not recognised: {', '.join(TOOLS)}"
-    with_values(add("--tool", metavar="NAME", help=which), TOOLS.keys)
+    add("--tool", metavar="NAME", help=which)
     add("--out", type=Path, metavar="DIR", help="folder for the results [next to each file]")
     add(
         "--batch-marker",

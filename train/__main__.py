@@ -55,8 +55,7 @@ def main() -> int:
     standalone = by_hand.is_by_hand(arguments.out)
     if standalone and arguments.out is not None:
         with reported_by_rank_0(rank):
-            by_hand.check_unused(arguments.out, arguments.overwrite)
-            by_hand.check_no_other_files(arguments.out)
+            by_hand.check_unused(arguments.out, arguments.overwrite, others=False)
     if standalone and rank == 0 and not is_watched(run.profile, os.environ):
         how = f"python -m profiling.wrap --tool {run.profile} --out DIR -- -m train ... --out DIR"
         print(f"scaleprof: profile {run.profile} records nothing here; started by: {how}", file=sys.stderr)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
-from jobs.checks import Node, why_not_on
+from jobs.checks import why_not_on
 from jobs.cluster import Allocation, read_allocation
 from jobs.machine import Machine, this_machine
 from jobs.processes import Process
@@ -88,7 +88,7 @@ class Local(Launcher):
     def reasons_against(self, run: Run) -> Iterator[str]:
         if run.nodes > 1:
             yield f"{run.nodes} nodes requested; launcher local has one (use slurm or mpirun)"
-        yield from why_not_on(Node(self.machine), run)
+        yield from why_not_on(self.machine, run)
 
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
         ranks = run.ranks_per_node
@@ -161,8 +161,8 @@ class OnNodes(Launcher):
         if run.nodes > has and not self.planning:
             yield f"{run.nodes} nodes requested, but there are {has} (allocation or mpi.hostfile)"
         outside = self.site.container is None
-        node = Node(machine, sees_data=outside, sees_programs=outside and not self.planning)
-        yield from why_not_on(node, run)
+        programs = outside and not self.planning
+        yield from why_not_on(machine, run, sees_data=outside, sees_programs=programs)
 
     @abstractmethod
     def words(self, run: Run, nodes: Sequence[str], cores: int, added: Mapping[str, str]) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
-from jobs.checks import Node, why_not_on
+from jobs.checks import why_not_on
 from jobs.cluster import Partition, gpus_per_node, partition
 from jobs.launchers.base import OnNodes
 from jobs.run import Run
@@ -79,13 +79,9 @@ class Slurm(OnNodes):
             yield f"{ranks} ranks per node requested, but {why}"
         # In a container the data may be elsewhere, and modules that a job loads bring programs.
         outside = self.site.container is None
-        node = Node(
-            self.node,
-            f"a node of partition {part.name}" if part else "this machine",
-            sees_data=outside,
-            sees_programs=outside and not (part and self.site.modules),
-        )
-        yield from why_not_on(node, run)
+        name = f"a node of partition {part.name}" if part else "this machine"
+        programs = outside and not (part and self.site.modules)
+        yield from why_not_on(self.node, run, name, sees_data=outside, sees_programs=programs)
 
     def words(self, run: Run, nodes: Sequence[str], cores: int, added: Mapping[str, str]) -> list[str]:
         return [

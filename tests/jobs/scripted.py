@@ -17,8 +17,7 @@ from jobs.sweep_file import Sweep, expand
 from profiling import tables
 from tests.builders import ended_runs
 
-WITH_DALI = frozenset({"nvidia.dali"})
-HERE = Machine("here", "os", "cpu", cores=2, memory_bytes=1, gpus=(), driver=None, libraries=WITH_DALI)
+HERE = Machine("here", "os", "cpu", cores=2, memory_bytes=1, gpus=(), driver=None, has_dali=True)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -35,7 +35,7 @@ def found_of(machine: Machine, name: str) -> Presence:
 
 
 def test_what_is_missing_comes_with_what_to_do():
-    found = examine(replace(HERE, libraries=frozenset()))
+    found = examine(replace(HERE, has_dali=False))
     named = {each.name for each in found}
     assert named >= {"GPU", "torch", "nsys", "nvprof", "tau_exec", "cupti", "mpirun", "srun", "dali-cpu"}
     assert all(each.remedy for each in found if not each.present)
@@ -290,7 +290,7 @@ def test_the_local_launcher_says_why_it_cannot(gpus, values, says, tmp_path, mon
     launcher, run = Local(machine), make_run(values)
     assert says in launcher.why_not(run) if says else not launcher.why_not(run)
     if "loader" in values and values["loader"] != "pytorch":
-        launcher = Local(replace(machine, libraries=frozenset()))
+        launcher = Local(replace(machine, has_dali=False))
         assert any("needs NVIDIA DALI, not installed: pip" in why for why in launcher.reasons_against(run))
 
 

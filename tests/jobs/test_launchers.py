@@ -30,10 +30,9 @@ from jobs.run import make_run
 from jobs.site import Site, find_site
 from profiling.errors import UserError
 from tests.builders import put_programs
-from tests.jobs.scripted import WITH_DALI
 
 GOLDEN = Path(__file__).parent / "golden"
-NODE = Machine("n1", "os", "cpu", 16, 1, ("Tesla K40m",) * 2, None, WITH_DALI)
+NODE = Machine("n1", "os", "cpu", 16, 1, ("Tesla K40m",) * 2, None, has_dali=True)
 CPU_NODE = replace(NODE, gpus=())
 MAIN = Partition("main", nodes=4, cpus=16, gpus=0)
 FOUR = Allocation("7", ("n1", "n2", "n3", "n4"), 16, nodes_at_start=4)

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from jobs import execute, failures, progress, store
-from jobs.checks import Node, why_not_on
+from jobs.checks import why_not_on
 from jobs.execute import Execution, SweepRecord, calibrate, record_sweep, run_sweep
 from jobs.launchers.base import Local
 from jobs.processes import Process
@@ -230,8 +230,8 @@ def test_runs_this_machine_cannot_run_are_counted_by_reason(tmp_path, capsys):
 def test_what_a_container_holds_is_not_looked_for_outside(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     run = make_run({"profile": "tau", "profile_mode": "python"})
-    assert len(list(why_not_on(Node(HERE), run))) == 1
-    assert not list(why_not_on(Node(HERE, sees_programs=False), run))
+    assert len(list(why_not_on(HERE, run))) == 1
+    assert not list(why_not_on(HERE, run, sees_programs=False))
     (tmp_path / "s.yaml").write_text("run: {model: resnet999}")
     arguments = parser().parse_args([str(tmp_path / "s.yaml")])
     with pytest.raises(UserError, match="invalid model 'resnet999'"):

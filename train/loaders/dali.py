@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from jobs.loaders import DALI, LOADERS
+from jobs.loaders import INSTALL_DALI, LOADERS
 from jobs.run import Run
 from profiling.errors import UserError
 from profiling.workers import cores
@@ -187,7 +187,7 @@ def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> 
         _dali()
     except ImportError as error:
         raise UserError(
-            f"loader {run.loader} needs {DALI.name} ({error}); {DALI.install}; or use loader pytorch"
+            f"loader {run.loader} needs NVIDIA DALI ({error}); {INSTALL_DALI}; or use loader pytorch"
         ) from None
     if device.type != "cuda" and (instead := LOADERS[run.loader].on_cpu):
         raise UserError(f"loader {run.loader} needs a GPU; on a CPU use {instead}")

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from jobs import store
 from jobs.failures import Ended
@@ -37,7 +38,7 @@ MOST_LAYERS = 1 << 16
 # Threads that wait do so by sleeping: the stages of one network take turns. And glibc gives freed blocks of a
 # MiB and more back to the kernel, so that what counts against a limit is what is in use.
 ENVIRONMENT = {"GOMP_SPINCOUNT": "10000", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
-_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 1e3, "MB": 1e6, "GB": 1e9}
+_SIZES = TypeAdapter(ByteSize)
 Network = tuple[int, int]  # convolutions, linear layers
 _Tried = TypeVar("_Tried")
 
@@ -82,10 +83,12 @@ def main() -> None:
 
 def size(text: str) -> int:
     """``2GiB``, ``512 MB`` as bytes."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMG]?I?B?)", text.strip().upper())
-    if not match or match[2] not in _UNITS or float(match[1]) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size; use e.g. 2GiB or 512MiB")
-    return int(float(match[1]) * _UNITS[match[2]])
+    try:
+        if limit := _SIZES.validate_python(text):
+            return int(limit)
+    except ValidationError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is not a size; use e.g. 2GiB or 512MiB")
 
 
 def network_of(text: str) -> Network:

@@ -202,28 +202,63 @@ def repeat_once(stages: Stages, tick: Callable[[], object] = lambda: None) -> No
         result = following  # only now: freeing the old one is in no stage
 
 
+class Passes:
+    """A module's forward pass, and the backward pass from the ``loss`` of its output, or else from itself.
+
+    Of several outputs (recurrent layers) the first counts.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, data: torch.Tensor, loss: Callable[[Any], torch.Tensor] | None = None
+    ) -> None:
+        self.module, self.data, self._loss = module, data, loss or first_of
+        self.gradient = None if loss else torch.randn_like(self.forward())
+
+    def forward(self) -> torch.Tensor:
+        return self._loss(self.module(self.data))
+
+    def backward(self, output: torch.Tensor) -> None:
+        """Compute the gradients anew: of weights, and of the input if it has one."""
+        self.drop_gradients()
+        output.backward(self.gradient)
+
+    def drop_gradients(self) -> None:
+        self.data.grad = None
+        self.module.zero_grad(set_to_none=True)
+
+    @property
+    def stages(self) -> Stages:
+        return [self.forward, self.backward]
+
+
+def first_of(result: Any) -> Any:
+    """The first of several values, however deep."""
+    while isinstance(result, tuple | list) and result:
+        result = result[0]
+    return result
+
+
 # --- memory -------------------------------------------------------------------------------------------
 
 
-def peak_and_retained(
-    device: torch.device, forward: Callable[[], torch.Tensor], backward: Callable[[torch.Tensor], object]
-) -> tuple[int, int]:
+def peak_and_retained(passes: Passes) -> tuple[int, int]:
     """(peak of both passes with gradients, bytes that the forward pass retains with its output).
 
     Beyond input and weights; by the caching allocator of a GPU, by PyTorch's profiler on a CPU.
     """
+    device = passes.data.device
     if device.type == "cpu":
         outputs: list[torch.Tensor] = []
-        retained = allocated(lambda: outputs.append(forward()))
+        retained = allocated(lambda: outputs.append(passes.forward()))
         outputs.clear()
-        both = allocated(lambda: backward(forward()))
+        both = allocated(lambda: passes.backward(passes.forward()))
         return int(both.max(initial=0)), int(retained[-1]) if len(retained) else 0
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    output = forward()
+    output = passes.forward()
     retained_bytes = torch.cuda.memory_allocated(device) - before
-    backward(output)
+    passes.backward(output)
     torch.cuda.synchronize(device)
     return torch.cuda.max_memory_allocated(device) - before, retained_bytes
 

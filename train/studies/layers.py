@@ -93,13 +93,6 @@ def parse(text: str) -> LayerSpec:
     return LayerSpec(ast.unparse(call), partial(layers[name], *arguments, **options), shape)
 
 
-def output_of(result: Any) -> torch.Tensor | None:
-    """The tensor that a layer gives; of several (recurrent layers) the first."""
-    while isinstance(result, tuple | list) and result:
-        result = result[0]
-    return result if isinstance(result, torch.Tensor) else None
-
-
 def check(spec: LayerSpec) -> None:
     """Raise UserError unless a layer builds, takes its input and has gradients; nothing is computed."""
     with torch.device("meta"):
@@ -107,11 +100,11 @@ def check(spec: LayerSpec) -> None:
             what = f"{spec.layer} does not build"
             module = spec.make()
             what = f"{spec} does not take its input"
-            output = output_of(module(torch.empty(spec.shape, requires_grad=True)))
+            output = common.first_of(module(torch.empty(spec.shape, requires_grad=True)))
         except Exception as error:  # noqa: BLE001 - the arguments are the user's, the errors any layer's own
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise UserError(f"--layer: {what}: {reason}") from None
-    if output is None or not output.requires_grad:
+    if not (isinstance(output, torch.Tensor) and output.requires_grad):
         raise UserError(f"--layer: {spec} has no output with gradients to go backward from")
 
 
@@ -132,34 +125,10 @@ def specs_of(arguments: argparse.Namespace, kind: str) -> list[LayerSpec]:
 # --- measuring ----------------------------------------------------------------------------------------
 
 
-class Passes:
-    """A layer with its input, and its two passes."""
-
-    def __init__(self, spec: LayerSpec, device: torch.device) -> None:
-        self.device = device
-        with torch.device(device):
-            self.layer = spec.make()
-            self.data = torch.randn(spec.shape, requires_grad=True)
-            self.gradient = torch.randn_like(self.forward())
-
-    def forward(self) -> torch.Tensor:
-        output = output_of(self.layer(self.data))
-        assert output is not None  # check has seen one
-        return output
-
-    def backward(self, output: torch.Tensor) -> None:
-        """Compute the gradients of weights and input anew."""
-        self.drop_gradients()
-        output.backward(self.gradient)
-
-    def drop_gradients(self) -> None:
-        self.data.grad = None
-        self.layer.zero_grad(set_to_none=True)
-
-    def both(self) -> None:
-        self.backward(self.forward())
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+def passes_of(spec: LayerSpec, device: torch.device) -> common.Passes:
+    """The passes of a layer, whose input has a gradient, too."""
+    with torch.device(device):
+        return common.Passes(spec.make(), torch.randn(spec.shape, requires_grad=True))
 
 
 def measure(study: common.Study, specs: list[LayerSpec], device: torch.device) -> None:
@@ -173,23 +142,20 @@ def measure(study: common.Study, specs: list[LayerSpec], device: torch.device) -
     if meter is None:
         study.quantity("peaks", name, "idle_w", None, note)
         study.find("not_recorded", what=f"power and energy: {note}")
-    else:
-        # First of all: a device that has just worked draws more than an idle one.
-        for used in energy.several(meter, lambda: time.sleep(0.02), METERED_S):
-            study.quantity("peaks", name, "idle_w", used.watts, f"{note}: {used.note}")
-            idle_w += [] if used.watts is None else [used.watts]
+    # First of all: a device that has just worked draws more than an idle one.
+    for used in energy.several(meter, lambda: time.sleep(0.02), METERED_S) if meter else ():
+        study.quantity("peaks", name, "idle_w", used.watts, f"{note}: {used.note}")
+        idle_w += [] if used.watts is None else [used.watts]
     study.quantity("peaks", name, "flops_per_s", gemm_rate(device, "fp32", PEAK_S), "fp32, measured")
     study.quantity("peaks", name, "bytes_per_s", copy_rate(device, PEAK_S), "a copy, measured")
     for spec in specs:
         case = str(spec)
         with study.within_memory(f"{case} on {name}"):
-            passes = Passes(spec, device)
-            stages: common.Stages = [passes.forward, passes.backward]
-            timed = study.time(device, {case: stages}, PASSES)[case]
+            passes = passes_of(spec, device)
+            timed = study.time(device, {case: passes.stages}, PASSES)[case]
             passes.drop_gradients()  # what is freed must have been allocated while it was counted
-            peak, retained = common.peak_and_retained(device, passes.forward, passes.backward)
-            theory = Passes(spec, torch.device("meta"))
-            forward, backward, unknown = count(theory.forward, theory.backward)
+            peak, retained = common.peak_and_retained(passes)
+            forward, backward, unknown = count(passes_of(spec, torch.device("meta")))
             study.case(
                 case, name, timed, peak_memory_bytes=peak, retained_memory_bytes=retained,
                 forward_flops=forward.flops, forward_bytes=forward.bytes, backward_flops=backward.flops,
@@ -202,10 +168,21 @@ def measure(study: common.Study, specs: list[LayerSpec], device: torch.device) -
 
 
 def measure_power(
-    study: common.Study, case: str, name: str, passes: Passes, meter: energy.Meter, idle_w: Sequence[float]
+    study: common.Study,
+    case: str,
+    name: str,
+    passes: common.Passes,
+    meter: energy.Meter,
+    idle_w: Sequence[float],
 ) -> None:
     """Mean power while both passes are repeated, and the energy above idle of one repetition."""
-    metered = energy.several(meter, passes.both, METERED_S)
+
+    def both() -> None:
+        passes.backward(passes.forward())
+        if passes.data.is_cuda:
+            torch.cuda.synchronize(passes.data.device)
+
+    metered = energy.several(meter, both, METERED_S)
     if metered[0].watts is None:
         study.find("not_recorded", what=f"power and energy: {metered[0].note}")
     # Each beside one of the idle device, so that the spread includes the noise of both.
@@ -270,14 +247,12 @@ def _tensor(tensor: torch.Tensor) -> Tensor:
     return Tensor(tuple(tensor.shape), elements, tensor.element_size())
 
 
-def count(
-    forward: Callable[[], torch.Tensor], backward: Callable[[torch.Tensor], object]
-) -> tuple[Cost, Cost, set[str]]:
+def count(passes: common.Passes) -> tuple[Cost, Cost, set[str]]:
     """(forward, backward, operators without a formula) of passes over tensors on the meta device."""
     with Counter() as first:
-        output = forward()
+        output = passes.forward()
     with Counter() as second:
-        backward(output)
+        passes.backward(output)
     return first.total, second.total, first.unknown | second.unknown
 
 

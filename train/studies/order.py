@@ -9,6 +9,8 @@ other, with the same weights. The default --batch is 128 on a GPU and 4 on a CPU
 measured.
 """
 
+from functools import partial
+
 import torch
 from torch import fx, nn
 from torch.nn import functional
@@ -117,34 +119,20 @@ def measure(
         first, second = (model.to(device).eval()(images) for model in models.values())
     difference = float((first - second).abs().max())
     del first, second
-    steps = {case: Step(model.train(), images, labels) for case, model in models.items()}
-    stages: dict[str, common.Stages] = {case: [step.forward, step.backward] for case, step in steps.items()}
-    timed = study.time(device, stages, PASSES)
+    loss = partial(functional.cross_entropy, target=labels)
+    steps = {case: common.Passes(model.train(), images, loss) for case, model in models.items()}
+    timed = study.time(device, {case: step.stages for case, step in steps.items()}, PASSES)
     for case, step in steps.items():
-        step.model.zero_grad()
-        peak, _ = common.peak_and_retained(device, step.forward, step.backward)
-        parameters = {tensor.untyped_storage().data_ptr() for tensor in step.model.parameters()}
+        step.drop_gradients()
+        peak, _ = common.peak_and_retained(step)
+        parameters = {tensor.untyped_storage().data_ptr() for tensor in step.module.parameters()}
         study.case(
             case, device_name(device), timed[case], batch=batch, image_size=image_size,
-            pairs=len(pairs(step.model)), peak_memory_bytes=peak,
+            pairs=len(pairs(models[case])), peak_memory_bytes=peak,
             activation_memory_bytes=common.saved_bytes(step.forward, parameters),
             same_output=difference == 0, largest_difference=difference,
         )  # fmt: skip
-        step.model.zero_grad()
-
-
-class Step:
-    """Forward and backward pass of a model, with its loss."""
-
-    def __init__(self, model: fx.GraphModule, images: torch.Tensor, labels: torch.Tensor) -> None:
-        self.model, self.images, self.labels = model, images, labels
-
-    def forward(self) -> torch.Tensor:
-        return functional.cross_entropy(self.model(self.images), self.labels)
-
-    def backward(self, loss: torch.Tensor) -> None:
-        self.model.zero_grad()
-        loss.backward()
+        step.drop_gradients()
 
 
 if __name__ == "__main__":
