@@ -74,7 +74,7 @@ class Attempt(BaseModel):
 
 def main() -> int:
     task = Task.model_validate_json(Path(sys.argv[1]).read_bytes())
-    common.prepare(task)
+    common.prepare(task.threads, task.seed)
     device = torch.device(task.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -1,10 +1,4 @@
-"""The frame of single-node studies (:class:`Study`): flags, devices, timing, memory, and the result.
-
-results/studies/<study>-<cpu|gpu>-<time>/manifest.json        StudyManifest; written last
-                                         durations.parquet    every timed repetition
-                                         quantities.parquet   every other quantity, or why it is missing
-                                         log.txt              output of the processes it started
-"""
+"""The frame of single-node studies (:class:`Study`): flags, devices, timing, memory, and the result."""
 
 import argparse
 import os
@@ -61,11 +55,10 @@ def devices(requested: str, both: bool = False) -> list[torch.device]:
     return [torch.device("cpu"), *gpus] if not gpus or (both and requested == "auto") else gpus
 
 
-def prepare(arguments: Any) -> None:
-    """Set threads and seed."""
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    torch.manual_seed(arguments.seed)
+def prepare(threads: int | None, seed: int) -> None:
+    if threads:
+        torch.set_num_threads(threads)
+    torch.manual_seed(seed)
 
 
 # --- the result ---------------------------------------------------------------------------------------
@@ -137,7 +130,7 @@ class Study(Recorder):
     """A study with its flags and devices (:func:`devices`)."""
 
     def __init__(self, name: str, arguments: argparse.Namespace, both: bool = False) -> None:
-        prepare(arguments)
+        prepare(arguments.threads, arguments.seed)
         self.arguments, self.devices = arguments, devices(arguments.device, both)
         kind = "gpu" if self.devices[-1].type == "cuda" else "cpu"
         now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3]
@@ -172,10 +165,6 @@ def time_cases(
 
     Cases alternate, in an order that is reversed at every repetition, so that a drift of the machine and the
     contents of caches affect all alike.
-
-    Args:
-        cases: by name, what each stage does.
-        stages: their names.
     """
     for _ in range(warmup):
         for case in cases.values():
@@ -203,10 +192,7 @@ def repeat_once(stages: Stages, tick: Callable[[], object] = lambda: None) -> No
 
 
 class Passes:
-    """A module's forward pass, and the backward pass from the ``loss`` of its output, or else from itself.
-
-    Of several outputs (recurrent layers) the first counts.
-    """
+    """A module's forward pass, and the backward pass from the ``loss`` of its output, or else from itself."""
 
     def __init__(
         self, module: torch.nn.Module, data: torch.Tensor, loss: Callable[[Any], torch.Tensor] | None = None
@@ -232,7 +218,7 @@ class Passes:
 
 
 def first_of(result: Any) -> Any:
-    """The first of several values, however deep."""
+    """The first of several values, as recurrent layers give them."""
     while isinstance(result, tuple | list) and result:
         result = result[0]
     return result

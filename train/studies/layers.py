@@ -164,45 +164,36 @@ def measure(study: common.Study, specs: list[LayerSpec], device: torch.device) -
             if unknown:
                 study.find("flops_missing", what=sorted(unknown), n=len(unknown), case=case)
             if meter and idle_w:
-                measure_power(study, case, name, passes, meter, idle_w)
+                measure_power(study, case, passes, meter, idle_w)
 
 
 def measure_power(
-    study: common.Study,
-    case: str,
-    name: str,
-    passes: common.Passes,
-    meter: energy.Meter,
-    idle_w: Sequence[float],
+    study: common.Study, case: str, passes: common.Passes, meter: energy.Meter, idle_w: Sequence[float]
 ) -> None:
     """Mean power while both passes are repeated, and the energy above idle of one repetition."""
+    device = passes.data.device
 
     def both() -> None:
         passes.backward(passes.forward())
-        if passes.data.is_cuda:
-            torch.cuda.synchronize(passes.data.device)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
     metered = energy.several(meter, both, METERED_S)
     if metered[0].watts is None:
         study.find("not_recorded", what=f"power and energy: {metered[0].note}")
     # Each beside one of the idle device, so that the spread includes the noise of both.
     for used, idle in zip(metered, cycle(idle_w), strict=False):
-        study.quantity(case, name, "power_w", used.watts, used.note)
+        study.quantity(case, device_name(device), "power_w", used.watts, used.note)
         if used.watts is not None:
             above = (used.watts - idle) * used.seconds / used.calls
-            study.quantity(case, name, "energy_above_idle_j", above, "both passes, once")
+            study.quantity(case, device_name(device), "energy_above_idle_j", above, "both passes, once")
 
 
 # --- counted FLOPs and bytes --------------------------------------------------------------------------
 
 
 class Counter(TorchDispatchMode):
-    """Sums the costs of the operators that PyTorch dispatches inside it.
-
-    Attributes:
-        total: FLOPs and bytes so far.
-        unknown: operators that have no formula.
-    """
+    """Sums the costs of the operators dispatched inside it; ``unknown``: those that have no formula."""
 
     def __init__(self) -> None:
         super().__init__()
