@@ -24,6 +24,7 @@ SHARED = {
     CLUSTER: "cluster",
     "tests/train/": "train",
     "tests/profiling/test_watch": "watch",
+    "tests/profiling/test_flight": "watch",
 }
 # Files whose tests share nothing and each take long: any process may do any of them.
 APART = ("tests/gpu/fake/test_campaign_on_stand_ins.py",)
