@@ -28,24 +28,13 @@ MAY_IMPORT = {
         *("jobs.by_hand", "jobs.failures", "jobs.machine", "jobs.processes"),
         "profiling",
     ),
-    "analysis": (
-        *("jobs.run", "jobs.run_fields", "jobs.flags", "jobs.store"),
-        "profiling",
-    ),
+    "analysis": (*("jobs.run", "jobs.run_fields", "jobs.flags", "jobs.store"), "profiling"),
 }
 # The layers of a package, each a package in it, from the bottom up: each may import those below it, none
 # those above; those in brackets are beside each other. Files beside them are commands, which import any layer
 # and no other command; of profiling all but two lie below its layers.
 LAYERS = {
-    "analysis": (
-        "statistics",
-        "display",
-        "frames",
-        "measures",
-        "prediction",
-        "diagnosis",
-        "report",
-    ),
+    "analysis": ("statistics", "display", "frames", "measures", "prediction", "diagnosis", "report"),
     "profiling": ("cost", "attribution", "readers", "tools", "traces", "watching"),
 }
 COMMANDS_OF_PROFILING = {"profiling.convert", "profiling.wrap", "profiling.watch"}
@@ -56,16 +45,7 @@ ABOVE_JOBS = {"profiling.watch": ("jobs.by_hand", "jobs.store", "jobs.failures")
 # the head of a file, or by a command when its arguments are known (benchmarks.startup).
 DEFERRED = {
     *("torch", "torchvision", "pandas", "scipy", "rich", "plotly", "jinja2", "perfetto", "cxxfilt"),
-    *(
-        "pydantic_core",
-        "argcomplete",
-        "cupti",
-        "horovod",
-        "mpi4py",
-        "PIL",
-        "pynvml",
-        "pytau",
-    ),
+    *("pydantic_core", "argcomplete", "cupti", "horovod", "mpi4py", "PIL", "pynvml", "pytau"),
 }
 HEAVY = {"torch", "torchvision", "nvidia.dali"}
 

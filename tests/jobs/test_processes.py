@@ -131,8 +131,7 @@ WRAPPED_DRIVER = IMPORTS + 'run_processes([Process(sys.argv[2:])], Path(sys.argv
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
 @pytest.mark.parametrize(
-    ("of_a_sweep", "number"),
-    [(False, signal.SIGTERM), (True, signal.SIGINT), (True, signal.SIGKILL)],
+    ("of_a_sweep", "number"), [(False, signal.SIGTERM), (True, signal.SIGINT), (True, signal.SIGKILL)]
 )
 def test_nothing_under_a_profiler_that_is_a_shell_outlives_who_is_ended(
     tmp_path, root: Path, of_a_sweep, number, monkeypatch, marker, still_running

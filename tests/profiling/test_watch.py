@@ -216,12 +216,7 @@ def python(folder: Path, *words: str, safe_path: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "safe_path"),
-    [
-        (("script.py",), ""),
-        (("-m", "package"), ""),
-        (("-m", "package.module"), "1"),
-    ],
+    ("words", "safe_path"), [(("script.py",), ""), (("-m", "package"), ""), (("-m", "package.module"), "1")]
 )
 def test_a_program_finds_what_it_finds_under_python(folder, words, safe_path):
     by_python = python(folder, *words, "--lr", "1", safe_path=safe_path)
