@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +22,7 @@ from jobs.store import MANIFEST
 from profiling import schemas, tables
 from profiling.errors import UserError
 from profiling.identity import Identity, is_restarted
-from profiling.watch import _write_run, main, parse, prepare_folder
+from profiling.watch import _live, _write_run, main, parse, prepare_folder
 from profiling.watching.facts import ModelFacts
 from profiling.watching.program import Program, hidden
 from tests.profiling.watching import PROGRAMS, ROOT, batches_of, manifest_of, report_of, watch
@@ -115,6 +116,19 @@ def test_a_run_of_which_a_rank_left_nothing_does_not_count_and_is_no_success(tmp
     assert _write_run(tmp_path, me, program, given, Ended(0), datetime.now(UTC)) == 1
     assert recorded[0][-1] == 3  # what a step is, is recorded, too
     assert "rank 1" in capsys.readouterr().err
+
+
+def test_a_program_on_a_terminal_says_how_it_goes(monkeypatch, capsys):
+    now = iter([100.0, 104.0, 106.0, 110.0, 116.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    live = _live()
+    for steps, loading_s in ((1, 3.0), (5, 4.0), (13, 6.0), (17, 7.0), (113, 7.0)):
+        live(steps, loading_s)
+    said = capsys.readouterr().err.splitlines()  # after 6 s, of which 3 s loading; then after 10 s
+    assert said == [
+        "scaleprof: 13 steps, 500 ms per step, 50% waiting for data",
+        "scaleprof: 113 steps, 100 ms per step, 10% waiting for data",
+    ]
 
 
 def test_results_are_not_overwritten_unasked(tmp_path):
