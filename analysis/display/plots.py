@@ -188,8 +188,3 @@ def parts(
     long = points[[*ids, *named]].rename(columns=named).melt(ids, var_name="series")
     words = {part: (names or {}).get(part, part.replace("_", " ")) for part in colours}
     return bars(long, colours, title, of, f"%{{x:.1f}} {of}", words)
-
-
-def class_colour(name: str) -> str:
-    """Of a class of kernels."""
-    return CLASS_COLOURS.get(name, WHITE)

@@ -148,28 +148,24 @@ class SectionKind:
     Attributes:
         build: its content. What it raises as UserError is why the section is not available.
         applies: whether the page has it; where it does not, nobody would look for it.
-        on_cpus: its heading for runs without GPUs, if that is another.
     """
 
     id: str
     heading: str
     build: Callable[[Context], Section]
     applies: Callable[[Context], bool] = lambda _: True
-    on_cpus: str = ""
 
     def section(self, context: Context, chapter: Chapter | None = None) -> Section | None:
         """The section of a study's page; None where it does not apply."""
-        on_cpus = context.study.on_cpus
-        heading = self.on_cpus if on_cpus and self.on_cpus else self.heading
         try:
             if not self.applies(context):
                 return None
             section = self.build(context)
         except UserError as error:
             reason = portable(str(error), [context.study.path])
-            return Section(id=self.id, heading=heading, chapter=chapter, unavailable=reason)
-        tables = [with_ranks(part) if on_cpus else part for part in section.tables]
-        return replace(section, id=self.id, heading=heading, tables=tables, chapter=chapter)
+            return Section(id=self.id, heading=self.heading, chapter=chapter, unavailable=reason)
+        tables = [with_ranks(part) if context.study.on_cpus else part for part in section.tables]
+        return replace(section, id=self.id, heading=self.heading, tables=tables, chapter=chapter)
 
 
 def portable(text: str, folders: Iterable[Path]) -> str:
@@ -198,15 +194,12 @@ def bare(answer: Answer) -> list[Part]:
 
 
 def table_of(
-    id: str, heading: str, measure: Callable[[Study], Answer], applies: Callable[[Context], bool],
-    on_cpus: str = "",
-) -> SectionKind:  # fmt: skip
+    id: str, heading: str, measure: Callable[[Study], Answer], applies: Callable[[Context], bool]
+) -> SectionKind:
     """The section that is the table of a measure."""
-
-    def build(context: Context) -> Section:
-        return Section(tables=measure(context.study).tables[:1])
-
-    return SectionKind(id, heading, build, applies, on_cpus)
+    return SectionKind(
+        id, heading, lambda context: Section(tables=measure(context.study).tables[:1]), applies
+    )
 
 
 def chart_of(context: Context, source: Source, id: str, figure: plots.Figure, caption: str = "") -> Chart:

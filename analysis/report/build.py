@@ -130,17 +130,16 @@ def _subtitle(study: Study) -> str:
         "PyProf kernel tables": len(study.of_kind("pyprof")), "TAU tables": len(study.tau_intervals),
         "not usable": len(study.missing),
     }  # fmt: skip
-    devices = sorted(
-        {_device(manifest) for manifest in manifests} | {one for job in jobs for one in job.devices}
-    )
+    devices = {one for job in jobs for one in job.devices}
+    for manifest in manifests:
+        device = manifest.ranks[0].device
+        devices.add(f"CPU ({manifest.host.get('cpu')})" if device == "cpu" else device)
     started = [min(manifest.started for manifest in manifests)[:16].replace("T", " ")] if manifests else []
-    said = [", ".join(f"{name}: {count}" for name, count in counts.items() if count), ", ".join(devices)]
+    said = [
+        ", ".join(f"{name}: {count}" for name, count in counts.items() if count),
+        ", ".join(sorted(devices)),
+    ]
     return "; ".join([*filter(None, said), *(f"started {one} UTC" for one in started)])
-
-
-def _device(manifest: Manifest) -> str:
-    device = manifest.ranks[0].device
-    return f"CPU ({manifest.host.get('cpu')})" if device == "cpu" else device
 
 
 def filters_of(context: Context) -> list[Filter]:

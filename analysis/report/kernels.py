@@ -53,7 +53,7 @@ def top(context: Context) -> Section:
     # Those of one name stand in one bar.
     whole = bars.groupby("label")["value"].transform("sum").sort_values(ascending=False, kind="stable")
     bars = bars.loc[whole.index]
-    colours = {str(name): plots.class_colour(str(name)) for name in bars["class"].unique()}
+    colours = {str(name): plots.CLASS_COLOURS.get(str(name), plots.WHITE) for name in bars["class"].unique()}
     title = f"Top kernels: {names[source.id]}"
     figure = plots.bars(bars, colours, title, "ms per step", "%{x:.2f} ms per step")
     shown = rows.groupby("run", sort=False).head(TABLE_KERNELS)
@@ -161,7 +161,7 @@ def _trace(of_class: pd.DataFrame, name: str, number: int, largest: float) -> di
         "hovertemplate": "%{hovertext}<br>%{x:.3g} FLOP/byte, %{y:.4g} GFLOP/s<extra></extra>",
         "marker": {
             "size": np.maximum(sizes, _SMALLEST).tolist(),
-            **plots.outlined(plots.class_colour(name)),
+            **plots.outlined(plots.CLASS_COLOURS.get(name, plots.WHITE)),
             "symbol": plots.SYMBOLS[number % len(plots.SYMBOLS)],
             "opacity": 0.8,
         },
@@ -174,7 +174,6 @@ HOTSPOTS = table_of(
     lambda context: any(source.fields["profile"] in TOOLS for source in context.study.of_kind("run")),
 )  # fmt: skip
 UTILIZATION = table_of(
-    "utilization", "How busy is each GPU?", utilization.utilization,
+    "utilization", "How busy is each device?", utilization.utilization,
     lambda context: any(source.tables("kernels") for source in context.study.of_kind("run")),
-    on_cpus="How busy is each rank?",
 )  # fmt: skip

@@ -26,7 +26,7 @@ _SCRIPTS = ("filters", "tables", "charts", "drawing", "sections", "start")
 
 @dataclass(frozen=True)
 class Chart:
-    """A plotly figure; ``caption``: which factors its colours, lines and panels show."""
+    """A plotly figure; ``caption``: which factors its colours and lines show."""
 
     id: str
     figure: dict[str, Any]
