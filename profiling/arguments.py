@@ -105,9 +105,6 @@ def count(text: str) -> int:
     return whole(text, 1)
 
 
-# --- the shell's Tab key --------------------------------------------------------------------------------
-
-
 def completion_is_asked() -> bool:
     """Whether the shell calls to complete a command line."""
     return "_ARGCOMPLETE" in os.environ

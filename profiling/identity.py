@@ -106,9 +106,6 @@ def check_mpi(seen: int, size: int, library: str, launcher: str) -> None:
         )
 
 
-# --- Slurm's lists of nodes ---------------------------------------------------------------------------
-
-
 def expand_counts(text: str) -> list[int]:
     """A count for each node: ``2(x3),1`` -> 2, 2, 2, 1; none of what is no such text."""
     matches = [_COUNT.fullmatch(part) for part in text.split(",")]

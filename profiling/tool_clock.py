@@ -91,8 +91,6 @@ def _by_marks(batches: Columns, markers: Columns) -> _Placed | None:
     return _Placed(np.tile(attributed, len(STAGES)), stage, start_ns[place], markers["end_ns"][place])
 
 
-# --- of a rank's directory ----------------------------------------------------------------------------
-
 _MARKERS = ["name", "start_ns", "end_ns"]
 _KERNELS = ["batch_index", "start_ns", "duration_ns", "class", "direction", "device"]
 _TIMES = {

@@ -19,8 +19,6 @@ from profiling.attribution.events import Columns, contained, find_ranges
 from profiling.errors import UserError
 from profiling.schemas import END_OF_BATCH
 
-# --- the period of the kernels ------------------------------------------------------------------------
-
 MOST = 1 << 18  # kernels that are looked at
 FEWEST_PERIODS = 3
 LEAST_CONFIDENCE = 0.9  # of the kernels recur; fewer, and it is no period
@@ -164,8 +162,6 @@ def _first_kernel(
     return distance + int(np.argmax(by_place) + 1)
 
 
-# --- batches ------------------------------------------------------------------------------------------
-
 _STEP = re.compile(r"^ProfilerStep#?\s*(\d{1,9})$")
 _OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 PROFILER_STEP, OPTIMIZER_STEP, PERIOD = "ProfilerStep", "Optimizer.step", "a period of the kernels"
@@ -287,8 +283,6 @@ def _within(
 
     return BatchTimes(batch_of, source, start - 1, number, start, end, True, confidence)
 
-
-# --- slow first batches -------------------------------------------------------------------------------
 
 SLOW = 2.0  # times the median of those behind, from which on a step is slow by far
 _FEWEST = 2  # steps behind one, of which the median says how long the others take

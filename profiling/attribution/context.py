@@ -22,8 +22,6 @@ from profiling.attribution.events import (
 from profiling.cost.operators import is_bookkeeping, is_primitive
 from profiling.schemas import BACKWARD, DIRECTIONS, END_OF_BATCH, FORWARD, UPDATE
 
-# --- nesting ------------------------------------------------------------------------------------------
-
 _AT_ONCE = 1 << 16  # events as Python's numbers, which take five times as much memory
 
 
@@ -123,8 +121,6 @@ def _parents(host: Columns, loose: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return parent, depth
 
 
-# --- passes -------------------------------------------------------------------------------------------
-
 FPROP, BPROP, UPDATING, LOADING, NONE = (DIRECTIONS.index(name) for name in DIRECTIONS)
 
 # Stages' names by our loop, PyTorch itself, TorchRec ("## forward ##") and Lightning ("[pl][profile]...").
@@ -215,8 +211,6 @@ def _stage_at(host: Columns, staged: np.ndarray, times: np.ndarray) -> np.ndarra
     inside = (place >= 0) & (times <= host["end_ns"][ranges[place]])
     return np.where(inside, staged[ranges[place]], -1)
 
-
-# --- context ------------------------------------------------------------------------------------------
 
 LAYER_PREFIX = "Layer: "
 

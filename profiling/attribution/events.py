@@ -173,8 +173,6 @@ def joined(types: Mapping[str, Any], pieces: list[Columns]) -> Columns:
     }
 
 
-# --- events -------------------------------------------------------------------------------------------
-
 # The columns of each group of events; -1 stands for "not recorded" in integers, NaN in floats.
 HOST_COLUMNS = {
     "name": np.int32,  # index of Events.names
@@ -396,8 +394,6 @@ def _thread_number(thread: Any, number: int) -> int:
     # A thread that is only a word gets a number below the -1 that means "none".
     return value if -(1 << 62) < value < 1 << 62 else -2 - number
 
-
-# --- codes: to Arrow without a Python object per row; classes ---
 
 CLASS = {name: number for number, name in enumerate(CLASSES)}
 COMMUNICATION, MEMCPY, MEMSET = (CLASS[name] for name in ("communication", "memcpy", "memset"))

@@ -174,8 +174,6 @@ def is_helper(name: str) -> bool:
     return _HELPER.search(name[:_READ]) is not None
 
 
-# --- short names ---------------------------------------------------------------------------------------
-
 _COPY = re.compile(r"^\[?(?:CUDA |HIP )?(mem(?:cpy|set))\s*([A-Za-z]+)?", re.IGNORECASE)
 _ANONYMOUS = re.compile(r"\(anonymous namespace\)::|<unnamed>::|\{anonymous\}::|_GLOBAL__N_\w*::")
 _RETURN_TYPE = re.compile(

@@ -21,8 +21,6 @@ import orjson
 from profiling.errors import UserError
 from profiling.whole_file import refuse_pipe
 
-# --- what is known of a file from elsewhere -------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Origin:
@@ -58,8 +56,6 @@ def rank_in(path: Path) -> int | None:
     matches = [match for name in (path.name, *reversed(path.parent.parts)) if (match := _RANK.search(name))]
     return int(matches[0][1]) if matches else None
 
-
-# --- text and JSON, in pieces ---------------------------------------------------------------------------
 
 CHUNK_BYTES = 8 << 20
 # Of what stands before a trace's events, or behind them; of an event; of a line of a text. Traces may be one

@@ -191,8 +191,6 @@ def _threads(builder: Builder, thread: np.ndarray, process: int) -> np.ndarray:
     return _interned(thread, lambda distinct: builder.threads.of([(process, one) for one in distinct]))
 
 
-# --- texts of NVTX ranges ---
-
 PYPROF = "pyprof::"  # before an operator that PyProf named, so that it meets none of PyTorch's
 _TORCH = re.compile(r"^(.*?), (?:seq|op_id) = (-?\d+)(.*)$", re.DOTALL)
 _SEQUENCE = re.compile(r"seq = (\d{1,17})\b")

@@ -112,8 +112,6 @@ def _ranks(processes: Mapping[int, Trace], names: Mapping[int, str], rank: int |
     return dict(enumerate(sorted(numbers, key=order)))
 
 
-# --- exports ------------------------------------------------------------------------------------------
-
 _KIND = "CUPTI_ACTIVITY_KIND_"
 _CALLS, _RANGES = _KIND + "RUNTIME", "NVTX_EVENTS"
 _MPI = ("MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
@@ -226,8 +224,6 @@ class _Reader:
         if unended:
             self.findings.append(Finding("not_recorded", data={"n": unended, "what": "ends of ranges"}))
 
-
-# --- nsys stats ---------------------------------------------------------------------------------------
 
 _SUMMARY = re.compile(r'^"?Time ?\(%\)"?,"?Total Time', re.MULTILINE)
 _TIMES = ("Total Time", "Avg", "Min", "Max", "StdDev")

@@ -26,8 +26,6 @@ from profiling.cost.classify import classify, full_name, short_name
 from profiling.readers.files import read_lines
 from profiling.tables import as_table
 
-# --- CSV ----------------------------------------------------------------------------------------------
-
 _LINES_OF_A_ROW = 64  # a quoted text has fewer; beyond that its end is missing
 
 
@@ -84,8 +82,6 @@ class Blocks:
             elif header:
                 self.damaged += 1
 
-
-# --- numbers ------------------------------------------------------------------------------------------
 
 _TIMES = {
     "ns": 1.0, "nsec": 1.0, "nsecond": 1.0, "nanosecond": 1.0, "nanoseconds": 1.0, "us": 1e3, "usec": 1e3,
@@ -164,8 +160,6 @@ def size_bytes(text: str, unit: str = "") -> float:
         return math.nan
     return value * _BINARY.get(match[1].upper(), 1.0)
 
-
-# --- tables -------------------------------------------------------------------------------------------
 
 _ROWS = 1 << 16
 ON_DEVICE = -1  # the thread of work that a device did

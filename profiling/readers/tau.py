@@ -178,8 +178,6 @@ class _Run:
         yield "markers", as_table("markers", columns)
 
 
-# --- tables -------------------------------------------------------------------------------------------
-
 # Metrics that are wall time in microseconds, the usual one first. TAU takes and writes them in any case.
 _TIMES = (
     "TIME", "GET_TIME_OF_DAY", "GETTIMEOFDAY", "LINUX_TIMERS", "TAUGPU_TIME", "CLOCK_GET_TIME",
@@ -349,8 +347,6 @@ class Tables:
                 of_clock = rows if rows.shape[1] == 4 else rows[:, [0, 1, place, place + 1]]
                 yield "intervals", intervals_table(rank, thread, names, of_clock, clock is not None)
 
-
-# --- checks -------------------------------------------------------------------------------------------
 
 _COLLECTIVE = r"MPI_I?(all|bcast|reduce|gather|scatter)|nccl"
 _STAGE = f"^({'|'.join(MARKED_ONCE)})$"

@@ -24,8 +24,6 @@ from profiling.readers.files import open_text, read_lines, read_some
 
 Thread = tuple[int, int, int]  # node, context and thread, as TAU numbers them
 
-# --- text ---------------------------------------------------------------------------------------------
-
 NAME = re.compile(r"^profile\.(\d{1,9})\.(\d{1,9})\.(\d{1,9})$")
 _TEXT_HEAD = re.compile(rb"^\s*\d{1,9} templated_functions(?:_MULTI_(\S+))?\s*\n")
 _COUNT = re.compile(r"^\s*(\d{1,9}) (aggregates|userevents)")
@@ -101,8 +99,6 @@ class _Lines:
             numbers.append(match.groups()[1:6])
         return names, np.array(numbers, dtype=np.float64).reshape(-1, 5)
 
-
-# --- XML ----------------------------------------------------------------------------------------------
 
 _CHUNK_BYTES = 4 << 20
 _TAG = re.compile(

@@ -92,9 +92,6 @@ def open_capture(
     return tool(profile).open_capture(directory, rank, keep_raw, mode, all_threads)
 
 
-# --- recognition --------------------------------------------------------------------------------------
-
-
 def recognise(path: Path) -> str | None:
     """The tool that wrote a file (or a folder of TAU's profiles), by its content; None: none is known."""
     if path.is_dir():

@@ -163,8 +163,6 @@ def changed(units: Iterable[Unit], jobs: Iterable[tuple[Path, TracedJob]]) -> li
     return [unit for unit in units if str(unit.path.resolve()) not in done]
 
 
-# --- conversion of a unit -----------------------------------------------------------------------------
-
 _RANK = re.compile(r"[_.-]?(?:rank|worker)[_.-]?\d+|^\d+$", re.IGNORECASE)
 _EPOCH_NS = 10**18  # times before it count from another moment, and say nothing of other hosts'
 _LATEST = (1 << 63) - 1

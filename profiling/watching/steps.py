@@ -123,8 +123,6 @@ class Recorder:
         )
 
 
-# --- steps --------------------------------------------------------------------------------------------
-
 STAGES = (LOAD, FORWARD, BACKWARD, UPDATE)
 # An optimizer that comes after so many steps of the one that ends the steps does not end them instead.
 LATE = 10
