@@ -41,13 +41,10 @@ class Period:
 def find_period(
     name: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray, last_of_batch: Sequence[int] = ()
 ) -> Period | None:
-    """The period of a sequence of kernels; None: there is none, or none that is sure.
+    """The period of a sequence of kernels, in the order of their starts; None: there is none that is sure.
 
-    Args:
-        name: of each kernel, as a number; in the order of their starts, shape (kernels,).
-        start_ns, end_ns: when each ran.
-        last_of_batch: names that end a batch (an optimizer's), so that batches are cut behind them. Without
-            any they are cut at the longest pause.
+    ``last_of_batch``: names (numbers) that end a batch (an optimizer's), so that batches are cut behind them.
+    Without any they are cut at the longest pause.
     """
     names, place = np.unique(name[:MOST], return_inverse=True)
     count = len(place)

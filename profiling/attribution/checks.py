@@ -56,13 +56,10 @@ def stage_findings(rank: int, names: Sequence[str], start_ns: np.ndarray) -> lis
 
 
 class Tally:
-    """Counts over the rows of all windows.
+    """Counts over the rows of all windows of a recording.
 
-    Args:
-        trace: the recording, with its malformed events and its own findings.
-        marks: its ranges that tell batches and stages, columns as of host events.
-        source: what marks its batches; empty if nothing does.
-        rank: whose recording it is.
+    ``marks``: its ranges that tell batches and stages, columns as of host events; ``source``: what marks its
+    batches; empty if nothing does.
     """
 
     def __init__(self, trace: Trace, marks: Columns, source: str, rank: int) -> None:

@@ -430,11 +430,10 @@ def is_primitive(name: str) -> bool:
 def operator_cost(
     name: str, inputs: Inputs, output_sizes: tuple[int, ...] | None = None, mask: Mask | None = None
 ) -> Cost | None:
-    """FLOPs and bytes of one call of an operator; None where they are not known.
+    """FLOPs and bytes of one call of an operator (``aten::mkldnn_convolution``); None: not known.
 
     Args:
-        name: as the profiler prints it, e.g. ``aten::mkldnn_convolution``.
-        inputs: what :func:`profiling.cost.operators.parse_inputs` gives.
+        inputs: what :func:`parse_inputs` gives.
         output_sizes: of the output where known from elsewhere (the gradient that its backward operator
             received); needed where the trace does not record stride and padding.
         mask: of a convolution's backward, which gradients are made (input, weight, bias) where the trace

@@ -38,14 +38,11 @@ def facts(path: Path) -> TraceFacts:
 
 
 def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:
-    """A timeline as pieces of tables, some thousand rows at a time.
+    """A timeline as pieces of tables, some thousand rows at a time; UserError: unreadable, or without events.
 
     Each collective is a row of ``kernels`` (``bytes`` is its tensor's size, ``layer`` its tensor's name);
     its negotiation and what it was made of are ranges of ``markers``. Times of releases before 0.21 count
     from a moment of Horovod's own.
-
-    Raises:
-        UserError: unreadable, or no event is in it.
     """
     timeline = _Timeline(path, origin.rank_of(path) or 0)
     seen = 0

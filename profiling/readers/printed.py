@@ -114,9 +114,7 @@ def has_decimal_commas(cells: Iterable[str]) -> bool:
 def number_and_unit(text: str, unit: str = "", decimal_comma: bool = False) -> tuple[float, str]:
     """A printed value in its unit without a prefix (ns, B, B/s, %, "" for counts); NaN if it is no number.
 
-    Args:
-        unit: what stands in the column's head or unit row, where the value has none.
-        decimal_comma: ``1,234`` is a little more than one, and ``1.234`` a thousand.
+    ``unit``: of the column, where the value has none; ``decimal_comma``: ``1,234`` is a little more than one.
     """
     if level := _LEVEL.search(text):
         return float(level[1]), "level"

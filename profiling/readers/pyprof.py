@@ -150,7 +150,6 @@ def read_table(
         rank: by default the one that ends the reference's file names.
         batches: of this table, if they have been counted.
         optional: which columns to read of those that PyProf need not have written.
-        connection: of DuckDB, this thread's; by default a new one.
 
     Raises:
         UserError: not a readable Parquet file, of another kind, or empty.

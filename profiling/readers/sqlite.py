@@ -34,8 +34,7 @@ class Database:
     """A SQLite file opened read-only.
 
     Attributes:
-        tables: the columns of each real table (views and virtual tables, whose rows are computed, are not
-            looked at), by its name.
+        tables: the columns of each real table (no views or virtual tables), by its name.
         malformed: rows that were left out because a value is no integer, or beyond all reason.
     """
 

@@ -167,8 +167,8 @@ def record_of(name: str, job: Job) -> TracedJob:
 def names_of(jobs: Sequence[Job]) -> list[str]:
     """What each job's folder is called: as its file, if it is one that names itself; else as its folder.
 
-    A folder that holds several jobs gives its name to none that is of one file. Where two would be called
-    the same, folders above that differ are named, too; of one folder, what the names of its files share.
+    Where two would be called the same, folders above that differ are named, too; of one folder, what the
+    names of its files share.
     """
     roots = [job.ranks[0].root for job in jobs]
     folders = [Path(os.path.commonpath({str(one.folder) for one in job.ranks})) for job in jobs]

@@ -63,10 +63,7 @@ class Modules:
 
     The outermost modules are searched for when the program first loads or computes. One that is made later,
     or is a part of one that is not called itself, is met when it is called: until one that is watched is
-    called, all modules' calls are seen.
-
-    Args:
-        recorder: the recorder, or None in a thread that is not watched.
+    called, all modules' calls are seen. ``recorder``: None in a thread that is not watched.
     """
 
     recorder: Callable[[], Recorder | None]

@@ -41,8 +41,7 @@ class Segments:
 class Recorder:
     """Records segments as they begin and end, on one clock, and tells the collectors of the stages.
 
-    While the program runs, each begin and each end is a tick of the clock and a number in a log, and no more:
-    what the segments were is worked out from these afterwards.
+    While the program runs, each begin and each end is a tick of the clock and a number in a log, and no more.
 
     Attributes:
         begins: called before each segment, with its kind; None: not any more.
