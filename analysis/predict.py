@@ -2,7 +2,6 @@
 
     python -m analysis.predict DIR --ranks 8,16,32        from the measured configurations of a sweep
     python -m analysis.predict DIR --what-if fp16-gradients,network=2x,bucket-mb=50,no-stragglers,no-loader
-    python -m analysis.predict DIR --alpha-us 20 --beta-gb-per-s 12      from a trace of one rank
     python -m analysis.predict TABLE.csv --ranks 256      from a table of images/s by number of GPUs
 
 One row per configuration and number of ranks. Predictions assume the same software, and a network that
@@ -38,11 +37,6 @@ main = Command(
     flag(
         "--what-if", default="", metavar="CHANGE,...",
         help="changes to simulate: fp16-gradients,network=2x,bucket-mb=50,no-stragglers,no-loader [none]",
-    ),
-    flag("--alpha-us", type=at_least(0), metavar="US", help="latency of a link, microseconds [fitted]"),
-    flag(
-        "--beta-gb-per-s", type=at_least(1e-12), metavar="GB_PER_S",
-        help="bandwidth of a link, 1e9 bytes/s [fitted]",
     ),
     SCALING,
     flag(

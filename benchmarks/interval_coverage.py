@@ -1,7 +1,7 @@
 """python -m benchmarks.interval_coverage: how often do intervals hold the truth?
 
 Simulated runs of known truth go through the analyses' own code: the step and the scaling efficiency of
-analysis.scaled, the effect, the power and the false alarms of analysis.compare, the effects of
+analysis.scaled, the effect and the false alarms of analysis.compare, the effects of
 analysis.factors, the median step of analysis.batches. Each of a kind that clusters produce: points that
 scatter alike or not, normal or heavy-tailed runs, a drift of the machine.
 
@@ -26,7 +26,7 @@ from analysis.measures.efficiency import perturbation
 from analysis.measures.points import points_of_runs, samples
 from analysis.measures.scaled import against_base
 from analysis.statistics import estimates
-from analysis.statistics.two_samples import SIGNIFICANCE, difference
+from analysis.statistics.two_samples import difference
 from benchmarks.child import RESULTS, facts, machine, write
 from benchmarks.coverage_inside_run import of_differences, of_means, of_medians
 from benchmarks.coverage_of_factors import of_levels
@@ -133,28 +133,6 @@ def of_scaled(sweeps: int) -> Rows:
     return made
 
 
-def of_pooling(sweeps: int) -> Rows:
-    """Coverage on 8 ranks by the point's own scatter, and by that of all points together."""
-    made = []
-    for kind, runs in itertools.product(list(KINDS)[:2], RUNS):
-        scatter_pct, noise = KINDS[kind]
-        generator = np.random.default_rng(runs)
-        ends: dict[str, list] = {"own scatter": [], "that of all points": []}
-        for number in range(sweeps):
-            shifts = np.array(scatter_pct)[:, None] / 100 * noise(generator, (len(TRUE_MS), runs))
-            variances = shifts.var(axis=1, ddof=1)
-            pooled = estimates.Scatter(float(np.sqrt(variances.mean())), len(TRUE_MS) * (runs - 1))
-            series = [np.full(2, TRUE_MS[8] * np.exp(shift)) for shift in shifts[-1]]
-            for name, between in zip(ends, (None, pooled), strict=True):
-                drawn = estimates.draw_runs(series, seed=number, between=between).values()
-                ends[name].append((*estimates.interval(drawn), TRUE_MS[8]))
-        row: dict[str, Any] = {"kind": kind, "runs": runs}
-        for name, of_name in ends.items():
-            row |= _share(name, of_name)
-        made.append(row)
-    return made
-
-
 def _share(name: str, ends: Sequence[tuple[float, float, float]] | np.ndarray) -> dict[str, float]:
     """How many of (low, high, truth) hold it, %, and the median width, % of the truth."""
     low, high, truth = np.array(ends).T
@@ -202,31 +180,6 @@ def _pairs(
     ]
     every = pd.concat(sides, ignore_index=True)
     return pairs_of(every.assign(kind="step", quantity="step_ms", calls=np.nan))
-
-
-def of_power(comparisons: int) -> Rows:
-    """How often a configuration is found slower that is so by what its row says would be found."""
-    made = []
-    for noise, configurations, runs in itertools.product((normal, heavy), (1, 6, 10), (4, 5, 6, 10)):
-        generator = np.random.default_rng(runs)
-        hits, told = 0, []
-        for _ in range(comparisons):
-            a, b = (_medians(generator, noise, 1.0, runs) for _ in range(2))
-            told.append(difference([(a, b)], configurations).detectable_pct)
-            if not np.isfinite(told[-1]):
-                break
-            slower = difference([(a, b * (1 + told[-1] / 100))])
-            # Holm's correction of the one that differs.
-            hits += configurations * slower.p_value <= SIGNIFICANCE
-        known = np.isfinite(told).all()
-        made.append({
-            "noise": "normal" if noise is normal else "heavy tails",
-            "configurations": configurations,
-            "runs a side": runs,
-            "said to be found, %": float(np.median(told)) if known else None,
-            "found in % of cases": 100 * hits / comparisons if known else None,
-        })  # fmt: skip
-    return made
 
 
 def of_alarms(comparisons: int) -> Rows:
@@ -299,9 +252,7 @@ def _run(
 
 PARTS: dict[str, tuple[str, Callable[[int], Rows], int]] = {
     "scaled": ("analysis.scaled: a step on 8 ranks, and the efficiency from 1 to 8", of_scaled, 400),
-    "pooling": ("analysis.scaled: why a point's own scatter", of_pooling, 400),
     "effects": ("analysis.compare: interval of a slowdown of 3 %", of_effects, 4000),
-    "power": ("analysis.compare: what is said to be found in 3 of 4 cases or more", of_power, 1500),
     "alarms": ("analysis.compare: six configurations, of which none differs", of_alarms, 600),
     "levels": ("analysis.factors: interval of a setting's effect", of_levels, 200),
     "perturbation": ("analysis.scaled: a profiled step over an unprofiled one", of_perturbation, 400),

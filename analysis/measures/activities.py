@@ -64,8 +64,6 @@ _PRINTED = {"gpus", "batch", "time_pct", "time_s", "calls", "kernel"}
 _COPIES = ("memcpy", "memset")
 
 
-# --- from tables --------------------------------------------------------------------------------------
-
 _OF_KERNELS = """
 select {levels} coalesce(device >= 0, true) as on_gpu, coalesce(name::varchar, '(without a name)') as name,
     "class"::varchar as "class", count(*) as calls, sum(duration_ns)::double / 1e9 as time_s,
@@ -75,11 +73,7 @@ from kernels where duration_ns >= 0 group by all order by time_s desc, "class"
 
 
 def of_kernels(kernels: pa.Table | Sequence[Path], by: Sequence[str] = ()) -> pd.DataFrame:
-    """The activities of a ``kernels`` table (or of Parquet files), largest first.
-
-    Args:
-        by: ``rank``, ``step``: rows for each.
-    """
+    """The activities of a ``kernels`` table (or of Parquet files), largest first; by rank, step: of each."""
     connection = database.connect()
     sql = _OF_KERNELS.format(levels="".join(f"{BY[name]} as {name}, " for name in by))
     if files := isinstance(kernels, Sequence):
@@ -134,9 +128,6 @@ def _finished(rows: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     return frame[[*by, *names_of(METRICS)]].reset_index(drop=True)
 
 
-# --- shares -------------------------------------------------------------------------------------------
-
-
 _POINT = ["world_size", "batch", "backend"]
 _COMMUNICATION, _COPIED, _COMPUTE = _SHARES = ("communication_pct", "copies_pct", "compute_pct")
 _SHARE_OF = {"communication": _COMMUNICATION, "memcpy": _COPIED, "memset": _COPIED}
@@ -145,11 +136,8 @@ _SHARE_OF = {"communication": _COMMUNICATION, "memcpy": _COPIED, "memset": _COPI
 def shares_of(activities: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Communication and copies in GPU time (a CPU's operators where there is no GPU): :data:`SHARES`.
 
-    Times are summed over runs of the same GPUs, batch size and backend first, ratios are formed last.
-
-    Args:
-        activities: with a column ``run``.
-        runs: fields of these, by their ids.
+    Times are summed over runs of the same GPUs, batch size and backend first. ``activities`` has a column
+    ``run``; ``runs`` are the fields of these, by their ids.
     """
     on_device = activities[activities["type"].isin((GPU, CPU))]
     share = on_device["class"].map(_SHARE_OF).fillna(_COMPUTE)
@@ -159,23 +147,18 @@ def shares_of(activities: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     groups = known.join(times).groupby(_POINT, dropna=False, sort=False)
     sums = groups[list(_SHARES)].sum()
     time_s = sums.sum(axis=1)
-    differ = pd.array([_differ(one[list(runs)]) for _, one in groups], object)
+    differ: list[str | None] = []
+    for _, one in groups:
+        values = {name: one[name].astype(str).unique() for name in runs if name not in NOT_OF_POINT}
+        texts = [f"{name} ({', '.join(some)})" for name, some in values.items() if len(some) > 1]
+        differ.append("; ".join(texts) or None)
     shares = 100 * sums.div(time_s.where(time_s > 0), axis=0)
-    shares = shares.assign(runs=groups.size(), time_s=time_s, runs_differ=differ)
+    shares = shares.assign(runs=groups.size(), time_s=time_s, runs_differ=pd.array(differ, object))
     return in_order(shares.reset_index()[names_of(SHARES)], _POINT)
 
 
-def _differ(runs: pd.DataFrame) -> str | None:
-    values = {name: runs[name].astype(str).unique() for name in runs if name not in NOT_OF_POINT}
-    return "; ".join(f"{name} ({', '.join(some)})" for name, some in values.items() if len(some) > 1) or None
-
-
 def printed_shares(path: Path) -> pd.DataFrame | None:
-    """The shares of a table of printed summaries (its first rows only); None if a file is no such table.
-
-    Raises:
-        UserError: a row of it is damaged.
-    """
+    """The shares of a table of printed summaries (its first rows only); None if a file is no such table."""
     with path.open(encoding="utf-8", errors="replace") as file:
         if not {*file.readline(1000).strip().split(",")} >= _PRINTED:
             return None
@@ -195,15 +178,8 @@ def printed_shares(path: Path) -> pd.DataFrame | None:
     return shares.rename_axis(["world_size", "batch"]).reset_index().reindex(columns=names_of(SHARES))
 
 
-# --- the measure --------------------------------------------------------------------------------------
-
-
 def activities_of(study: Study, by: Sequence[str] = ()) -> pd.DataFrame:
-    """The activities (:func:`of_kernels`) of the runs of a study that have some, with a column ``run``.
-
-    Raises:
-        UserError: none has.
-    """
+    """The activities (:func:`of_kernels`) of the runs of a study that have some, with a column ``run``."""
 
     def of_source(source: Source) -> pd.DataFrame:
         with reading(source):
@@ -242,11 +218,7 @@ def logs_in(folder: Path) -> list[Path]:
 
 
 def fields_of_logs(study: Study, runs: Sequence[str], patterns: Mapping[str, str]) -> pd.DataFrame:
-    """Number of GPUs and batch size of logs, by their names, as far as they are known.
-
-    Args:
-        patterns: field -> regular expression with a group, instead of :data:`_OF_LOG`'s.
-    """
+    """GPUs and batch size of logs, by their names; ``patterns`` (field: regular expression) come first."""
     fields: dict[str, dict[str, int]] = {}
     for run in runs:
         log = study.path if study.path.is_file() else study.path / run
@@ -265,11 +237,7 @@ def fields_of_logs(study: Study, runs: Sequence[str], patterns: Mapping[str, str
 
 
 def of_path(study: Study, by: Sequence[str] = ()) -> pd.DataFrame:
-    """The activities of a profiler's file, of a folder with tables of one, or of a folder of nvprof's logs.
-
-    Raises:
-        UserError: it holds none.
-    """
+    """The activities of a profiler's file, of a folder with its tables, or of a folder of nvprof's logs."""
     path = study.path
     if path.is_file() or any(tables.table_path(path, name).exists() for name in ("kernels", "intervals")):
         return _of_file(study, path, by).assign(run=path.name)
@@ -308,7 +276,6 @@ def activities(
     """The activities of each run, or of a file, as nvprof prints them; or their shares.
 
     Args:
-        by: rows for each rank, step.
         shares: of communication and copies, by number of GPUs and batch size.
         field: of logs, see :func:`fields_of_logs`.
         top: so many rows of each type.
@@ -355,12 +322,7 @@ FUNCTION_COLUMNS = {
 
 @measure(FUNCTION_COLUMNS)
 def functions(study: Study, by: Sequence[str] = (), top: int | None = None) -> Answer:
-    """A row per run and function, longest exclusive time first, then a row per counter.
-
-    Args:
-        by: a row for each rank, thread.
-        top: so many functions and counters of each run.
-    """
+    """A row per run and function, longest exclusive time first, then a row per counter."""
     cprofile = study.path.suffix in (".prof", ".pstats") and study.path.exists()
     sums = {"intervals": _of_cprofile(study.path)} if cprofile else sums_of_tools(study)
     found = [
@@ -418,7 +380,11 @@ def sums_of_tools(
     # Of one tool, its first table says which runs are its.
     of_tool = names[:1] if tool else names
     folders = sorted({file.parent for name in of_tool for file in path.rglob(f"{name}.parquet")})
-    found = [(_run_of(path, folder), _tables(study, folder, names)) for folder in folders]
+    found = []
+    for folder in folders:
+        of_run = folder.parent if folder.name.startswith("rank_") else folder
+        run = path.name if of_run in (path, path.parent) else str(of_run.relative_to(path))
+        found.append((run, _tables(study, folder, names)))
     for report in (folder / "rank.json" for folder in folders):
         for finding in orjson.loads(report.read_bytes()).get("findings", []) if report.exists() else ():
             study.add(Finding.from_json(finding))
@@ -438,11 +404,6 @@ def _tables(
     for finding in converted.findings:
         study.add(finding)
     return converted.tables
-
-
-def _run_of(path: Path, folder: Path) -> str:
-    of_run = folder.parent if folder.name.startswith("rank_") else folder
-    return path.name if of_run in (path, path.parent) else str(of_run.relative_to(path))
 
 
 def _of_cprofile(path: Path) -> pd.DataFrame:

@@ -34,8 +34,6 @@ from analysis.measures import tau
 from analysis.statistics import estimates
 from jobs.run_fields import ID_FIELDS
 
-# --- durations -------------------------------------------------------------------------------------------
-
 # Stage -> how tables and meanings call it.
 STAGES_SHOWN = {stage: (stage, f"the {stage} stage") for stage in STAGES_OF_STEPS} | {
     "other": ("own code", "own code (in no stage)")
@@ -98,8 +96,6 @@ def durations(series: Mapping[str, Series]) -> pd.DataFrame:
         })  # fmt: skip
     return pd.DataFrame(rows, columns=["run", *names_of(DURATIONS)])
 
-
-# --- parts -----------------------------------------------------------------------------------------------
 
 STEPS_OF_RANKS = "profiled steps averaged, counted once per rank that recorded them"
 LEVELS = {

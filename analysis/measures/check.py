@@ -1,10 +1,9 @@
 """Slow nodes of an allocation, by what ``jobs.check`` measured on each of them.
 
-The test is a permutation test. In each round all nodes were measured at the same time; if nodes are alike, it
-is by chance which of them has which of a round's values. The statistic is the largest mean distance of a node
-below the median of its round, of logarithms; it is compared with that of the same values on random nodes. The
-slowest node is tested first; if it is named, the others are tested without it (step-down maxT: Westfall and
-Young 1993). So any distribution of the noise will do, and all figures together name one of alike nodes in 5 %
+In each round all nodes were measured at the same time; if nodes are alike, it is by chance which has which of
+a round's values. The statistic of the permutation test is the largest mean distance of a node below the
+median of its round, of logarithms. The slowest node is tested first; if it is named, the others are tested
+without it (step-down maxT: Westfall and Young 1993), so all figures together name one of alike nodes in 5 %
 of checks. Three nodes are the fewest: of two nobody knows which is slow.
 """
 
@@ -143,14 +142,11 @@ def _together(found: Check) -> list[dict[str, float]]:
 
 
 def slowness(values: np.ndarray, tests: int = 1) -> tuple[np.ndarray, np.ndarray, float]:
-    """How far each node is below the median, %, and the p-value of that for all nodes together.
+    """How far each node is below the median, %, its p-value, and from where on it would be significant, %.
 
     Args:
         values: positive, shape (rounds, nodes).
         tests: figures that are tested beside each other, for which p is corrected (Bonferroni).
-
-    Returns:
-        Also the distance, %, from which on one of those that are not significant would be.
     """
     logs = np.log(values)
     generator = np.random.default_rng(SEED)

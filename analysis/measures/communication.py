@@ -12,7 +12,6 @@ import pandas as pd
 from analysis.display.metrics import OF_A_RUN, RANK, Metric
 from analysis.display.output import Answer
 from analysis.frames.anatomy import RunTrace, trace_of
-from analysis.frames.divide import length, union
 from analysis.frames.matching import TOGETHER
 from analysis.frames.measure import measure
 from analysis.frames.study import Source, Study
@@ -30,13 +29,11 @@ METRICS = (
     Metric("mbyte_per_step", "bytes of all calls, 1e6", "MB/\nstep"),
     Metric("ms_per_step", "duration of the calls, from the rank's entry to the end", "ms/\nstep"),
     Metric("transfer_ms", "part of the duration after the last rank entered the collective"),
-    Metric("transferring_ms", "time in which at least one of these calls transfers", table=False),
     Metric("wait_ms", "part of the duration until the last rank entered the collective"),
     Metric("exposed_ms", "part of the duration without a kernel of the model"),
     Metric("overlapped_ms", "part of the duration in which a kernel of the model runs", "over-\nlapped"),
     Metric("algbw_gb_per_s", "algorithm bandwidth: bytes divided by transfer time"),
     Metric("busbw_gb_per_s", "bus bandwidth, as in nccl-tests (allreduce of P ranks: algbw x 2(P-1)/P)"),
-    Metric("busbw_together_gb_per_s", "bus bandwidth, computed from transferring_ms", table=False),
     Metric("busbw_of_measured_pct", "busbw over that measured before the runs", "busbw, % of\nmeasured"),
     Metric("clock_residual_us", "remaining error of the alignment of the ranks' clocks", table=False),
     Metric("attributed_steps", STEPS_OF_RANKS, table=False),
@@ -56,7 +53,7 @@ _CAPTION = "Wait: until the last rank enters the collective; transfer: after tha
 def communication(study: Study, by: str = "run") -> Answer:
     """A row a run (or each of its ranks that has steps) and kind of collective in groups of one shape.
 
-    TAU times MPI's functions, not single calls: where runs are under TAU alone, the answer is that of tau.
+    Where runs are under TAU alone, which times MPI's functions, the answer is that of tau.
     """
     if tau.has_tau(study) and {source.fields["profile"] for source in study.recorded} <= {"tau"}:
         return tau.answer(study)
@@ -95,8 +92,7 @@ def figures(
 ) -> pd.DataFrame:
     """Collectives of a run by kind and shape of their groups (and rank): ``run``, :data:`METRICS`.
 
-    Args:
-        measured: bytes/s, the bus bandwidth of an allreduce on as many ranks and nodes, by ranks.
+    ``measured``: bytes/s, the bus bandwidth of an allreduce on as many ranks and nodes, by ranks.
     """
     ranks = pd.DataFrame([(one.rank, one.counted, one.timed) for one in trace.ranks]).set_index(0)
     calls = trace.collectives
@@ -112,12 +108,6 @@ def figures(
     sums = grouped[["bytes", "ns", "transfer_ns", "exposed_ns", "overlapped_ns"]].sum(skipna=False)
     known = sums["bytes"].where(sums["bytes"] > 0)
     steps, timed = (ranks.loc[count.index.get_level_values("rank")].T if by_rank else ranks.sum()).to_numpy()
-    # Of a rank's calls that overlap, the time of any.
-    end = calls["end_ns"].to_numpy()
-    begin = end - calls["transfer_ns"].fillna(0).to_numpy().astype(np.int64)
-    rows_of = calls.groupby(["kind", "rank"]).indices
-    of_ranks = pd.Series({key: length(union(begin[rows], end[rows])) for key, rows in rows_of.items()})
-    transferring = of_ranks if by_rank else of_ranks.groupby(level=0).sum()
     first = grouped.agg({"rank": "first", "collective": "first", "shape": "first", "group_size": "max"})
     groups = pd.DataFrame([
         described([group for group in known_shapes[shape] if not by_rank or rank in group])
@@ -127,7 +117,7 @@ def figures(
     size = groups["group_size"].astype(float)
     size = size.where(size != len(ranks), trace.source.ranks)
     size = first["group_size"].where((first["group_size"] > 0) & size.notna(), size)
-    matched = sums["transfer_ns"].notna()
+    residual_us = trace.matched.residual_ns / 1e3 if trace.matched else math.nan
     algbw = known / sums["transfer_ns"].where(sums["transfer_ns"] > 0)
     # Bus over algorithm bandwidth, as in nccl-tests (doc/PERFORMANCE.md).
     share = ((size - 1) / size).where(first["collective"].isin(_SHARED), 1.0)
@@ -144,18 +134,15 @@ def figures(
         "mbyte_per_step": known / steps / 1e6,
         "ms_per_step": sums["ns"] / steps / 1e6,
         "transfer_ms": sums["transfer_ns"] / steps / 1e6,
-        "transferring_ms": transferring.where(matched) / steps / 1e6,
         "wait_ms": (sums["ns"] - sums["transfer_ns"]) / steps / 1e6,
         "exposed_ms": sums["exposed_ns"] / timed / 1e6,
         "overlapped_ms": sums["overlapped_ns"] / timed / 1e6,
         "algbw_gb_per_s": algbw,
         "busbw_gb_per_s": busbw,
-        "busbw_together_gb_per_s": busbw * sums["transfer_ns"] / transferring,
         "busbw_of_measured_pct": 1e11 * busbw / size.map(measured).astype(float),
-        "clock_residual_us": trace.matched.residual_ns / 1e3 if trace.matched else math.nan,
+        "clock_residual_us": pd.Series(residual_us, count.index).where(sums["transfer_ns"].notna()),
         "attributed_steps": steps,
     })  # fmt: skip
-    frame.loc[~matched, "clock_residual_us"] = math.nan
     return frame.astype(dict.fromkeys(("rank", "group_size", "groups"), "Int64"))
 
 
@@ -186,8 +173,6 @@ def limit(calls: pd.DataFrame) -> str:
         return "latency"
     return "bandwidth" if of_bytes > of_call else ""
 
-
-# --- process groups -----------------------------------------------------------------------------------
 
 # A process group's ranks, and those of all groups of one shape.
 Members = tuple[int, ...]

@@ -1,7 +1,7 @@
 """Comparison of two results, by configuration: runs with a test, traces by intervals over their steps.
 
-A traced job was recorded once, so only its steps show how certain a difference is: a difference of medians
-counts if the intervals inside the two runs do not overlap. How much further runs would differ is unknown.
+A traced job was recorded once: a difference of medians counts if the intervals inside the two runs do not
+overlap. How much further runs would differ is unknown.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis.display import output
 from analysis.display.metrics import IN_RUN, JOB, NOMINAL, Metric, fields, names_of
-from analysis.display.numbers import probability, signed
+from analysis.display.numbers import probability
 from analysis.display.output import Answer
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.divide import EVERY
@@ -49,11 +49,8 @@ METRICS = (
     ),
     Metric("p_value", "exact Mann-Whitney test, corrected by Holm within its kind", "p", show=probability),
     _VERDICT,
-    Metric("detectable_pct", "slowdown that so many runs would have shown in 4 of 5 cases", table=False),
     Metric("runs_a", "number of runs of A", "runs\nof A", priority=0),
     Metric("runs_b", "number of runs of B", "runs\nof B", priority=0),
-    Metric("least_effect_pct", "kind combined, if effects differ (F test, 1 %): the lowest"),
-    Metric("most_effect_pct", "the same: highest effect"),
 )  # fmt: skip
 TRACE_METRICS = (
     replace(JOB, meaning=f"{JOB.meaning} (if they differ: A, B)"),
@@ -90,6 +87,7 @@ _DECIDING = ("step", "combined")
 _OF_ALL = "step_ms of all"
 _SAME = {"verdict": "same runs", "change": "0 %", SLOWER: 0, FASTER: 0, "of": 0}
 _FIGURE = ["kind", "quantity"]
+_EFFECT = ["effect_pct", "effect_pct_low", "effect_pct_high", "p_value"]
 _NONE = str(None)  # a value that is not known, or of a factor that is another program's
 
 
@@ -136,10 +134,7 @@ def _in_order(studies: Sequence[Study], across: Sequence[str], threshold: float)
 
 
 def compared(a: Study, b: Study, across: Sequence[str] = (), threshold: float = 0.0) -> Answer:
-    """The answer of :func:`compare`, without a table where both sides are the same runs.
-
-    Findings tell what was not compared, and what may explain a difference.
-    """
+    """The answer of :func:`compare`, without a table where both sides are the same runs."""
     title = f"{b.path.name} (B) compared with {a.path.name} (A)"
     if a.only_traces and b.only_traces:
         changed = rows = of_traces(a, b)
@@ -167,8 +162,8 @@ def compared(a: Study, b: Study, across: Sequence[str] = (), threshold: float = 
 def regressed(rows: pd.DataFrame, threshold_pct: float = 0.0) -> pd.DataFrame:
     """The rows that decide the exit code: steps that are slower by more than is accepted.
 
-    So is all of the interval, where there is a threshold: half of the estimates of an effect of just that
-    are above it.
+    So is all of the interval, where there is a threshold: of an effect of just that half of the estimates are
+    above it.
     """
     slower = rows["kind"].isin(_DECIDING) & (rows["verdict"] == SLOWER)
     effect_pct = rows[_effect(rows)]
@@ -180,10 +175,7 @@ def regressed(rows: pd.DataFrame, threshold_pct: float = 0.0) -> pd.DataFrame:
 
 
 def verdicts(rows: pd.DataFrame, same: bool, threshold_pct: float = 0.0) -> list[Finding]:
-    """Whether steps of B take longer than those of A: of the code ``compared``; of traces one a pair of jobs.
-
-    Worse wherever a row regresses (:func:`regressed`), whatever else became faster.
-    """
+    """Whether steps of B take longer than those of A: findings ``compared``, of traces one a pair of jobs."""
     deciding = rows[rows["kind"].isin(_DECIDING) & rows[_effect(rows)].notna()]
     if not (deciding["kind"] == "step").any():
         return [Finding("not_compared", data={"what": "steps"})]
@@ -211,36 +203,23 @@ def _verdict(deciding: pd.DataFrame, threshold_pct: float) -> dict[str, Any]:
         verdict, row = "better", found.iloc[0]
     else:
         verdict = SHOWN.get(row["verdict"], row["verdict"])
-    names = ("effect_pct", "effect_pct_low", "effect_pct_high", "detectable_pct")
+    names = ("effect_pct", "effect_pct_low", "effect_pct_high")
     figures = {name: row[name] for name in names if pd.notna(row.get(name))}
     counts = {name: int((steps["verdict"] == name).sum()) for name in (SLOWER, FASTER)}
-    return {"verdict": verdict, "change": _change(row, effect), **figures, **counts, "of": len(steps)}
+    low, high = row.get(f"{effect}_low"), row.get(f"{effect}_high")
+    change = f"{row[effect]:+.1f} %" + (f" [{low:.1f}, {high:.1f}]" if pd.notna(low) else "")
+    return {"verdict": verdict, "change": change, **figures, **counts, "of": len(steps)}
 
 
 def _effect(rows: pd.DataFrame) -> str:
     return "effect_pct" if "effect_pct" in rows else "difference_pct"
 
 
-def _change(row: pd.Series, effect: str) -> str:
-    """``+3.1 % [2.9, 3.3]``; of effects that differ from each other ``-88.9 to +7.3 %``."""
-    if pd.notna(row.get("least_effect_pct")):
-        return f"{signed(1)(row['least_effect_pct'])} to {signed(1)(row['most_effect_pct'])} %"
-    low, high = row.get(f"{effect}_low"), row.get(f"{effect}_high")
-    return f"{row[effect]:+.1f} %" + (f" [{low:.1f}, {high:.1f}]" if pd.notna(low) else "")
-
-
-# --- results in order ---------------------------------------------------------------------------------
-
-
 def history(studies: Sequence[Study], across: Sequence[str] = ()) -> pd.DataFrame:
     """A row a configuration and result that has it.
 
-    Returns:
-        Columns: the fields of configurations but ``across``, ``number`` (of the result, from 0), and
-        :data:`HISTORY_METRICS`.
-
-    Raises:
-        UserError: no configuration is in the last result and two others.
+    Columns: the fields of configurations but ``across``, ``number`` (of the result, from 0), and
+    :data:`HISTORY_METRICS`.
     """
     rows = pd.concat([_of_result(study).assign(number=of) for of, study in enumerate(studies)])
     names = [name for name in point_names(rows) if name in rows and name not in across]
@@ -263,8 +242,7 @@ def history(studies: Sequence[Study], across: Sequence[str] = ()) -> pd.DataFram
         changes.append((places[change.place], change.effect_pct, change.p_value))
     found = pd.DataFrame(changes, columns=["place", "change_pct", "change_p_value"]).set_index("place")
     found["change_p_value"] = two_samples.holm(found["change_p_value"].tolist())
-    effect = ["effect_pct", "effect_pct_low", "effect_pct_high", "p_value"]
-    of_last = pd.DataFrame(ends, columns=["place", *effect]).set_index("place")
+    of_last = pd.DataFrame(ends, columns=["place", *_EFFECT]).set_index("place")
     of_last["p_value"] = two_samples.holm(of_last["p_value"].tolist())
     return rows.join([found[found["change_p_value"] <= two_samples.SIGNIFICANCE], of_last])
 
@@ -319,9 +297,8 @@ def _pairs_of_both(a: Study, b: Study, across: Sequence[str]) -> pd.DataFrame:
 def runs_of(study: Study, across: Sequence[str] = ()) -> pd.DataFrame:
     """The figures of every run, without those that are 0 or not known.
 
-    Returns:
-        A row a run and figure: the fields of its configuration but ``across``, as text, ``kind``,
-        ``quantity``, ``value`` (ms a step) and, of a kernel, its ``calls`` per step.
+    Columns: the fields of its configuration but ``across``, as text, ``kind``, ``quantity``, ``value`` (ms a
+    step) and, of a kernel, its ``calls`` per step.
     """
     figures = ["value", "calls"]
     series = all_series(study)
@@ -407,9 +384,8 @@ def _nearest_differ(runs: pd.DataFrame) -> list[str]:
 def pairs_of(runs: pd.DataFrame) -> pd.DataFrame:
     """A row a configuration and figure that both sides have.
 
-    Returns:
-        Columns: the fields in which these configurations differ, ``kind``, ``quantity``, ``runs_a`` and
-        ``runs_b`` (a list of a value a run), ``calls_a`` and ``calls_b``.
+    Columns: the fields in which these configurations differ, ``kind``, ``quantity``, ``runs_a`` and
+    ``runs_b`` (a list of a value a run), ``calls_a`` and ``calls_b``.
     """
     keys = [*_fields_of(runs), *_FIGURE]
     sides = runs.groupby([*keys, "side"], sort=False).agg(runs=("value", list), calls=("calls", "median"))
@@ -444,20 +420,12 @@ def differences(pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _tested(strata: Sequence[two_samples.Stratum], tests: int) -> dict[str, Any]:
-    effect = two_samples.difference(strata, tests)
-    least, most = two_samples.unlike_effects(strata) or (None, None)
+    counts = [(len(of_a), len(of_b)) for of_a, of_b in strata]
+    runs_a, runs_b = map(sum, zip(*counts, strict=True))
     return {
-        "effect_pct": effect.effect_pct,
-        "effect_pct_low": effect.low,
-        "effect_pct_high": effect.high,
-        "p_value": effect.p_value,
-        "detectable_pct": effect.detectable_pct,
-        "runs_a": sum(len(of_a) for of_a, _ in strata),
-        "runs_b": sum(len(of_b) for _, of_b in strata),
-        "least_effect_pct": least,
-        "most_effect_pct": most,
-        "least_p": tests * two_samples.least_p_value([(len(of_a), len(of_b)) for of_a, of_b in strata]),
-    }
+        **dict(zip(_EFFECT, two_samples.difference(strata), strict=True)), "runs_a": runs_a, "runs_b": runs_b,
+        "least_p": tests * two_samples.least_p_value(counts),
+    }  # fmt: skip
 
 
 def _verdicts(rows: pd.DataFrame) -> np.ndarray:
@@ -471,11 +439,7 @@ def _verdicts(rows: pd.DataFrame) -> np.ndarray:
 
 
 def of_traces(a: Study, b: Study) -> pd.DataFrame:
-    """The figures of each pair of jobs; with :data:`TRACE_METRICS`.
-
-    Raises:
-        UserError: there is nothing to compare.
-    """
+    """The figures of each pair of jobs; with :data:`TRACE_METRICS`."""
     in_a, in_b = _collectives(a), _collectives(b)
     both = [(one, _figures(a, one, in_a), other, _figures(b, other, in_b)) for one, other in _jobs(a, b)]
     frames = []
@@ -524,10 +488,7 @@ def _jobs(a: Study, b: Study) -> list[tuple[Source, Source]]:
 
 
 def _figures(study: Study, job: Source, collectives: pd.DataFrame) -> pd.DataFrame:
-    """The figures of a job, ms a step: ``kind, quantity, ms, ms_low, ms_high``, without unknown ones.
-
-    Medians of steps and stages with their intervals, means of the others.
-    """
+    """The figures of a job, ms a step: ``kind, quantity, ms, ms_low, ms_high``, without unknown ones."""
     series = series_of_traces(study).get(job.id)
     times = [] if series is None else _durations(series)
     medians = [

@@ -139,9 +139,6 @@ def parts_of(paths: "RunPaths", by: Sequence[str] = ()) -> pd.DataFrame:
     return frame
 
 
-# --- the paths of a run -------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class RunPaths:
     """The critical paths of a run: one for each step of the ranks on one clock.
@@ -149,10 +146,9 @@ class RunPaths:
     Attributes:
         steps: a row a path. ``step``; ``step_ns``, from the last rank's start to the last rank's end; and by
             the names of :data:`WHAT_IF` what the step would take without it, ns.
-        pieces: a row a piece, in order; the pieces of a path sum to its ``step_ns``. ``path`` (its row of
-            ``steps``), ``step``, ``rank``, ``part``, ``start_ns`` on the rank's own clock, ``duration_ns``,
-            ``kernel`` (which ran or was launched, or the call that waits), ``operator``, ``layer`` and
-            ``direction`` (None: not known).
+        pieces: a row a piece, in order; they sum to the ``step_ns`` of their ``path`` (a row of ``steps``).
+            ``step``, ``rank``, ``part``, ``start_ns`` on the rank's own clock, ``duration_ns``, ``kernel``,
+            ``operator``, ``layer`` and ``direction`` (None: not known).
     """
 
     source: Source
@@ -160,10 +156,9 @@ class RunPaths:
     pieces: pd.DataFrame
 
 
-# Of a run with more kernels the path is that of the steps in its middle that have as many: some seconds.
+# Of more kernels those of as many steps in the run's middle are read, and of more ranks so many, first those
+# that the path may lead through, so that time and memory do not grow with them.
 MOST_KERNELS = 250_000
-# Of more ranks so many are read, so that time and memory do not grow with them: first those that the path
-# may lead through.
 MOST_RANKS = 64
 
 
@@ -177,13 +172,16 @@ def paths_of(study: Study, source: Source) -> RunPaths:
         clocks, reference = [Clock()] * len(trace.ranks), np.arange(len(trace.ranks))
         if trace.matched is not None:
             clocks, reference = list(trace.matched.clocks), trace.matched.reference
-        paths: list[Path] = []
+        steps: list[dict[str, int]] = []
+        pieces = []
         for _, of_clock in pd.Series(list(ranks)).groupby(reference[list(ranks)]):
             places = of_clock.tolist()
-            paths += Group([ranks[place] for place in places], [clocks[place] for place in places]).paths()
-        pieces = [path.pieces.assign(path=number) for number, path in enumerate(paths)]
+            group = Group([ranks[place] for place in places], [clocks[place] for place in places])
+            for step, of_path in group.paths():
+                pieces.append(of_path.assign(path=len(steps)))
+                steps.append(step)
         joined = pd.concat(pieces, ignore_index=True) if pieces else pd.DataFrame()
-        kept[source.id] = RunPaths(source, pd.DataFrame([path.step for path in paths]), joined)
+        kept[source.id] = RunPaths(source, pd.DataFrame(steps), joined)
     return kept[source.id]
 
 
@@ -221,8 +219,8 @@ def kernels_of(source: Source) -> int:
 def _selected_ranks(trace: RunTrace, steps: Sequence[int], places: Sequence[int]) -> list[int]:
     """:data:`MOST_RANKS` of the ranks at these places, in order.
 
-    All that a step's critical path leads through: from rank to rank it goes by way of the last to enter a
-    collective. If there is room, others, as many of each part of the ranks.
+    First those that a critical path leads through: it goes to the last rank to enter a collective. If there
+    is room, others at equal distances.
     """
     clocks: Sequence[Clock] = [Clock()] * len(trace.ranks)
     last = []
@@ -272,7 +270,7 @@ _NEVER = -(1 << 60)  # ns: the length of an edge that is not there
 
 
 class Path(NamedTuple):
-    """The longest path of a step: a row of :class:`RunPaths`' steps, and those of its pieces."""
+    """The longest path of a step: a row of :class:`RunPaths`' steps, and its pieces."""
 
     step: dict[str, int]
     pieces: pd.DataFrame
@@ -284,7 +282,7 @@ class Group:
     Attributes:
         ranks, clocks: as given; by default of clocks that show the same.
         activities: of each rank, times by the clock of the group.
-        steps: of all ranks, by the same clock, with the ``place`` of the rank.
+        steps: of all ranks, by the same clock.
         first: the number that a rank's first node had before they were ordered.
         times_ns: of each node.
         order: where in that order each node is, by its number before.
@@ -295,13 +293,13 @@ class Group:
     def __init__(self, ranks: Sequence[waits.Recorded], clocks: Sequence[Clock] | None = None) -> None:
         self.ranks, self.clocks = ranks, clocks or [Clock()] * len(ranks)
         self.activities, steps = [], []
-        for place, (recorded, clock) in enumerate(zip(ranks, self.clocks, strict=True)):
+        for recorded, clock in zip(ranks, self.clocks, strict=True):
             activities = waits.activities_of(recorded)
             times = {name: clock.to_reference(getattr(activities, name)) for name in ("start_ns", "end_ns")}
             self.activities.append(replace(activities, **times))
             edges_ns = ["start_ns", "load_end_ns", "end_ns"]
             on_clock = pd.DataFrame(clock.to_reference(recorded.steps[edges_ns].to_numpy()), columns=edges_ns)
-            steps.append(on_clock.assign(step=recorded.steps["batch_index"].to_numpy(), place=place))
+            steps.append(on_clock.assign(step=recorded.steps["batch_index"].to_numpy()))
         self.steps = pd.concat(steps, ignore_index=True)
         times_ns = [np.stack([rank.start_ns, rank.end_ns], axis=1).ravel() for rank in self.activities]
         self.first = np.cumsum([0, *map(len, times_ns)])
@@ -468,22 +466,25 @@ def _levels(times_ns: np.ndarray, tail: np.ndarray, head: np.ndarray) -> np.ndar
     return level
 
 
-# --- the run to show ----------------------------------------------------------------------------------
-
-
 def foremost(study: Study) -> tuple[RunPaths, pd.DataFrame]:
     """The paths of the run that matters most, and their :func:`parts_of`.
 
     The slowest of those that were profiled on the most ranks; of traces the job in which most can be saved of
-    a step, in percent: milliseconds of different programs cannot be compared. A whole recording only where
-    no trace has steps.
+    a step, in percent. A whole recording only where no trace has steps.
 
     Raises:
         UserError: there is none.
     """
-    candidates = [source for source in study.of_kind("trace") if source.tables("kernels")] or [
-        _slowest(study)
-    ]
+    candidates = [source for source in study.of_kind("trace") if source.tables("kernels")]
+    if not candidates:
+        runs = [source for source in study.of_kind("run") if source.tables("kernels")]
+        if not runs:
+            raise study.nothing("no run has profiled steps")
+        most = max(source.ranks for source in runs)
+        largest = [source for source in runs if source.ranks == most]
+        of_runs = study.each(largest, partial(series_of, study))
+        steps = [(np.median(series.step_ns), source) for source, series in of_runs if len(series.step_ns)]
+        candidates = [max(steps, key=lambda step: step[0], default=(0.0, runs[0]))[1]]
     each = [paths for _, paths in study.each(candidates, partial(paths_of, study))]
     known = [paths for paths in each if len(paths.steps)]
     if not known:
@@ -494,14 +495,3 @@ def foremost(study: Study) -> tuple[RunPaths, pd.DataFrame]:
         ((paths, parts_of(paths)) for paths in stepped),
         key=lambda found: float(found[1].loc[found[1]["part"].isin(PARTS), "saved_pct"].max()),
     )
-
-
-def _slowest(study: Study) -> Source:
-    """The slowest of the profiled runs on the most ranks."""
-    runs = [source for source in study.of_kind("run") if source.tables("kernels")]
-    if not runs:
-        raise study.nothing("no run has profiled steps")
-    most = max(source.ranks for source in runs)
-    each = study.each([source for source in runs if source.ranks == most], partial(series_of, study))
-    steps = [(np.median(series.step_ns), source) for source, series in each if len(series.step_ns)]
-    return max(steps, key=lambda step: step[0], default=(0.0, runs[0]))[1]

@@ -45,12 +45,11 @@ _CREDITED = (("flops", "flops", "flops_per_s"), ("bandwidth", "bytes", "bytes_pe
 
 @measure(COLUMNS)
 def efficiency(study: Study, method: str = "corrected", group_by: Sequence[str] = ()) -> Answer:
-    """A row a group.
+    """A row a group of runs by fields (batch size and nodes; of traces each).
 
     Args:
         method: corrected: costs are summed over the runs of a group before ratios are formed; published: as
             the reference computed it, of PyProf tables.
-        group_by: fields of runs; by default the batch size and nodes, of traces each.
     """
     only_traces = all(source.kind == "trace" for source in study.sources)
     names = list(group_by) or (["run"] if only_traces else ["batch", "nodes"])
@@ -94,10 +93,7 @@ def _corrected(_: Study, runs: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
 
 
 def _of_kernels(costs: pd.DataFrame, group: pd.Series, of_what: str = "") -> dict[str, pd.Series]:
-    """FLOPs and bytes over what devices could do in the time of kernels, by group, %.
-
-    A peak that is not known of one run is not known of the group.
-    """
+    """FLOPs and bytes over what devices could do in the time of kernels, by group, %; NaN: no peak of one."""
     shares = {}
     for what, of, peak in _CREDITED:
         credited = costs[costs[of] > 0]
@@ -141,8 +137,6 @@ def with_method(title: str, study: Study, method: str) -> str:
     """A title that names the method where the reference published a result of its own: of its tables."""
     return f"{title}, {method} method" if method == "published" or study.of_kind("pyprof") else title
 
-
-# --- use of the device by a step ----------------------------------------------------------------------
 
 COVERAGE_PCT = (95.0, 105.0)  # of the analytic FLOPs; what is counted outside of it is far off
 
@@ -245,11 +239,7 @@ def _kernel_figures(points: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
 
 
 def check(study: Study, shares: pd.DataFrame) -> None:
-    """Findings on points whose FLOPs cannot be right: not near the analytic count, or over a peak.
-
-    Args:
-        shares: of :func:`use_of_device`, of each point by itself.
-    """
+    """Findings on points (:func:`use_of_device` of each) whose FLOPs are far off, or over a peak."""
     shares = shares.reindex(columns=names_of(USE_METRICS))
     known = shares[shares["kernel_ms_per_step"].notna()]
     check_coverage(study, known["flop_coverage_pct"])
@@ -269,9 +259,6 @@ def check_coverage(study: Study, coverage_pct: pd.Series) -> None:
     off = coverage_pct[coverage_pct.notna() & ~coverage_pct.between(*COVERAGE_PCT)]
     for value in {off.min(), off.max()} if len(off) else ():
         study.note("flops_far_off", coverage_pct=value, n=len(off), of=len(coverage_pct))
-
-
-# --- the cost of profiling --------------------------------------------------------------------------------
 
 
 def _recorded(profiled: Sequence[Run]) -> list[np.ndarray]:

@@ -90,9 +90,6 @@ def expense(study: Study, by: Literal["run", "rank"] = "run") -> Answer:
     return Answer(rows, [*fields(POINT_FIELDS), *metrics], title="Cost", caption=_TOTAL.format(used, failed))
 
 
-# --- what runs and ranks took -----------------------------------------------------------------------------
-
-
 def spent(study: Study) -> pd.DataFrame:
     """A row a run that ended: its fields, ``path``, ``node_hours``, and whether it ``counts``."""
     counted = {source.path.resolve() for source in study.of_kind("run")}
@@ -128,9 +125,8 @@ def spent(study: Study) -> pd.DataFrame:
 def ranks(study: Study) -> pd.DataFrame:
     """A row a rank of each run that counts: what it reported of itself; a study makes them once.
 
-    Columns: ``path`` and ``profile`` of its run, ``rank``, ``local_rank``, ``node``, ``gpus`` that it drove,
-    the figures of :data:`_OF_RANK`, ``first_step_s``, the ``images_per_s`` of its run, and ``notes``: why an
-    energy is missing.
+    Columns: ``path``, ``profile``, ``images_per_s`` of its run, ``rank``, ``local_rank``, ``node``, ``gpus``
+    that it drove, :data:`_OF_RANK`, ``first_step_s``, and ``notes``: why an energy is missing.
     """
     kept: dict[str, pd.DataFrame] = study.kept("frames")
     if "reports of ranks" not in kept:
@@ -157,9 +153,6 @@ def ranks(study: Study) -> pd.DataFrame:
         numbers["memory_gb"] = numbers["memory_gb"].where(numbers["memory_gb"] > 0)  # else not recorded
         kept["reports of ranks"] = frame.assign(**numbers)
     return kept["reports of ranks"]
-
-
-# --- figures ----------------------------------------------------------------------------------------------
 
 
 def _of_configurations(runs: pd.DataFrame, of_ranks: pd.DataFrame) -> pd.DataFrame:
@@ -219,10 +212,7 @@ def _metered(of_ranks: pd.DataFrame, keys: Sequence[str]) -> dict[str, pd.Series
 
 
 def _over(joules: Any, amounts: Any) -> pd.Series:
-    """Joules over images or seconds, each summed over runs first.
-
-    Not known where one meter of one run did not tell, or nothing was done.
-    """
+    """Joules over images or seconds, each summed over runs first; NaN: one meter of one run did not tell."""
     amount = amounts.sum()
     energy: pd.Series = joules.sum(skipna=False)
     return energy / amount.where(amount > 0)

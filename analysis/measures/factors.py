@@ -1,7 +1,7 @@
 """Effect of each factor on throughput: analysis of variance over configurations.
 
-The data are unprofiled runs, or the reference study's TAU tables. Every function takes a frame of
-observations: one row per repetition, with the fields of its configuration and its ``response``.
+The data are unprofiled runs, or the reference study's TAU tables: frames of observations, one row per
+repetition, with the fields of its configuration and its ``response``.
 """
 
 import itertools
@@ -55,15 +55,8 @@ def factors(study: Study) -> Answer:
     return Answer(rows, METRICS, title=f"Effect of each factor on {what}")
 
 
-# --- what is compared -------------------------------------------------------------------------------------
-
-
 def responses(study: Study) -> tuple[str, pd.DataFrame]:
-    """What the response is, and the observations.
-
-    Raises:
-        UserError: the study holds no repeated runs, nor TAU tables, or not the samples of their steps.
-    """
+    """What the response is, and the observations."""
     if study.tau_intervals:
         return "published scaling efficiency, %", _of_tau(study)
     series = all_series(study)
@@ -104,9 +97,6 @@ def signal_to_noise_db(values: np.ndarray) -> float:
     return float(-10 * np.log10(np.mean(1 / np.square(values))))
 
 
-# --- analysis of variance -----------------------------------------------------------------------------
-
-
 class Effect(NamedTuple):
     """One term of an analysis of variance; figures have the shape of the values without its last axis."""
 
@@ -120,8 +110,9 @@ class Effect(NamedTuple):
 def analysis_of_variance(
     columns: Mapping[str, Sequence[Any]], values: np.ndarray, terms: Sequence[tuple[str, ...]]
 ) -> dict[tuple[str, ...], Effect]:
-    """Type II analysis of variance of ``values`` by categorical factors: each term beside all terms that do
-    not contain it.
+    """Type II analysis of variance of ``values`` by categorical factors.
+
+    Each term is tested beside all terms that do not contain it.
 
     Args:
         columns: factor -> level of each observation.
@@ -191,15 +182,8 @@ def _range_quantile(levels: int, freedom: int) -> float:
     return float(studentized_range.ppf(_WITHIN, levels, freedom))
 
 
-# --- effects ----------------------------------------------------------------------------------------------
-
-
 def effects(observations: pd.DataFrame) -> pd.DataFrame:
-    """A row a factor, then a row a pair of them, the largest share first; with :data:`METRICS`.
-
-    Raises:
-        UserError: nothing varies.
-    """
+    """A row a factor, then a row a pair of them, the largest share first; with :data:`METRICS`."""
     levels, values = levels_of(observations), observations["response"].to_numpy(float)
     varying = [str(name) for name in levels]
     if not varying:
@@ -254,8 +238,7 @@ def _effect(
 
     They are the means of the fitted model if all levels of the other factors weighed alike; none where the
     observations do not separate the levels from other factors. Of a factor also the effect, with its interval
-    (Tukey and Kramer): best and worst are chosen by the runs that are compared, for which the studentised
-    range of as many levels allows.
+    (Tukey and Kramer): the studentised range allows for best and worst being chosen by the same runs.
     """
     blocks = _blocks(columns, terms)
     design = np.hstack(list(blocks.values()))

@@ -46,8 +46,6 @@ METRICS = (
 )
 COLUMNS = {"Columns, one row per kernel (on a CPU: operator), longest first:": METRICS}
 
-# --- the two runs -------------------------------------------------------------------------------------
-
 
 def _chosen(study: Study, run: str | None) -> tuple[Source, Source | None]:
     """The timed run of this id (None: the first whose point had counters read), and the one that counted."""
@@ -77,8 +75,6 @@ def _table(study: Study, source: Source | None, name: str) -> pd.DataFrame:
     return pd.DataFrame(columns=names) if found is None else found
 
 
-# --- counters, by the tools' names for them -----------------------------------------------------------
-
 # Our column -> a tool's name for it, and what makes percent of its unit.
 COUNTERS: dict[str, dict[str, float]] = {
     "achieved_occupancy_pct": {
@@ -107,13 +103,9 @@ _EVENT = re.compile(r"^(?P<metric>.+?)(?: \((?P<unit>[^()]*)\))? : (?P<kernel>.+
 
 
 def by_kernel(events: pd.DataFrame) -> pd.DataFrame:
-    """Counters by the short name of a kernel (of a function, of VTune): means over all launches.
+    """Counters (:data:`COUNTERS`) by the short name of a kernel (of VTune a function): means over launches.
 
-    Args:
-        events: rows of ``atomics``, with ``event``, ``count`` and ``mean``.
-
-    Returns:
-        Columns: :data:`COUNTERS`.
+    ``events``: rows of ``atomics``, with ``event``, ``count`` and ``mean``.
     """
     named = events["event"].astype(str).str.extract(_EVENT).join(events[["count", "mean"]].astype(float))
     named = named[named["metric"].isin(_COLUMN) & named["mean"].notna()]
@@ -130,8 +122,6 @@ def by_kernel(events: pd.DataFrame) -> pd.DataFrame:
     means["ipc"] = (means["instructions"] / means["cycles"].where(means["cycles"] > 0)).fillna(means["ipc"])
     return means
 
-
-# --- what bounds a kernel -----------------------------------------------------------------------------
 
 # From so much of a peak on, that peak bounds; below, latency does (Nsight Compute's "speed of light" rule).
 NEAR_PCT = 60.0
@@ -164,16 +154,11 @@ def why(rows: pd.DataFrame) -> np.ndarray:
     return kernels.chosen(rules, "nothing near")
 
 
-# --- the measure --------------------------------------------------------------------------------------
-
-
 @measure(COLUMNS)
 def hotspots(study: Study, top: int = 5, run: str | None = None) -> Answer:
     """A row a kernel of the model that takes most time; below these, functions that VTune measured.
 
-    Args:
-        top: so many kernels, and functions.
-        run: the id of the run under the torch profiler; None: the first whose point had counters read.
+    ``run``: under the torch profiler; None: the first whose point had counters read.
     """
     timing, counting = _chosen(study, run)
     hot = kernels.figures(study, [timing], ("kernel", "class"))

@@ -1,11 +1,9 @@
 """Kernels of runs: calls, time, FLOPs, bytes and efficiency per step; and the differences between two runs.
 
-The difference of a kernel is split into two parts (:func:`effects`): from the number of calls, and from the
-duration per call. The larger part decides which of the :data:`KINDS` the kernel is, so that one that is
-called more often does not count as slower. A kernel whose launches do not correspond in the two runs (a few
-large copies in one, many small ones in the other) is neither. The differences by kind add up to that of all
-kernels. A step's wall time is the time of its kernels, minus overlaps, plus the time without any kernel; the
-three differences add up to that of the step.
+The difference of a kernel is split into that from the number of calls and that from the duration per call
+(:func:`effects`). The larger part decides which of the :data:`KINDS` it is, so that a kernel that is called
+more often does not count as slower; if the launches do not correspond it is neither. The differences by kind
+add up to that of all kernels; with overlaps and the time without any kernel, to that of the step.
 
 The published method takes all launches of PyProf's tables, by kernel name.
 """
@@ -56,8 +54,6 @@ METRICS = (
     *peaks.METRICS,
 )  # fmt: skip
 
-# --- one run, or each of several ----------------------------------------------------------------------
-
 
 def with_kernels(study: Study) -> list[Source]:
     """The runs and PyProf tables that have kernels."""
@@ -69,11 +65,7 @@ def figures(
 ) -> pd.DataFrame:
     """The kernels of runs, largest first; none of a run without, and a finding says why.
 
-    Args:
-        by: of :data:`BY`; a value that the tool did not record is None.
-
-    Returns:
-        Columns: ``run``, ``by``, :data:`METRICS`.
+    Columns: ``run``, ``by`` (of :data:`BY`; None: not recorded), :data:`METRICS`.
     """
     sums = kernel_sums(study, sources, [*by, *({"direction"} - set(by) if direction else ())])
     whole_ns = sums.groupby("run")["ns"].transform("sum")
@@ -110,11 +102,8 @@ def figures(
 
 
 _SHARES = {COMPUTE: "flops_efficiency_of_measured_pct", BANDWIDTH: "bandwidth_efficiency_of_measured_pct"}
-# Of the time of all kernels: what is shorter is timed too coarsely to judge a peak by.
-_OF_WEIGHT_PCT = 1.0
-# What a launch moves at least to judge the bandwidth: as much as the copy that measured it on a CPU. Smaller
-# tensors are faster, in a cache.
-_UNCACHED_MB = 128.0
+_OF_WEIGHT_PCT = 1.0  # of the time of all kernels: what is shorter is timed too coarsely to judge a peak by
+_UNCACHED_MB = 128.0  # that a launch moves at least to judge the bandwidth: smaller tensors stay in a cache
 
 
 def exceeded(kernels: pd.DataFrame, by: Sequence[str] = DEFAULT_BY) -> list[Finding]:
@@ -133,8 +122,6 @@ def exceeded(kernels: pd.DataFrame, by: Sequence[str] = DEFAULT_BY) -> list[Find
             found.append(Finding("above_peak", data=data))
     return found
 
-
-# --- two runs -----------------------------------------------------------------------------------------
 
 SAME = 0.01  # two runs' times of a kernel that differ by less are one; scatter alone makes as much
 _SAME_MS = 0.0005  # so are those whose difference is printed as 0
@@ -237,8 +224,8 @@ def chosen(rules: Sequence[tuple[str, Any]], otherwise: str) -> np.ndarray:
 def effects(calls_a: Any, ms_a: Any, calls_b: Any, ms_b: Any) -> tuple[Any, Any]:
     """What other numbers of calls and other durations per call make of a kernel's difference, ms a step.
 
-    Each is weighted by the mean of both sides (as in Marshall and Edgeworth's index numbers), so that the two
-    add up to the difference, and from B to A have the other sign. NaN: the calls are of other launches.
+    Each is weighted by the mean of both sides (Marshall and Edgeworth's index numbers), so that the two add
+    up to the difference. NaN: the calls are of other launches.
     """
     each_a, each_b = ms_a / calls_a, ms_b / calls_b
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -332,8 +319,6 @@ def _by_name(study: Study, direction: str | None) -> pd.DataFrame:
     sums = names.groupby("kernel")[["ns", "flops"]].sum()
     return sums.sort_values(["ns", "kernel"], ascending=[False, True])
 
-
-# --- the measure --------------------------------------------------------------------------------------
 
 COLUMNS = {
     "Columns: run, if there are several; kernel, class and direction, or the fields of --by; then:": (

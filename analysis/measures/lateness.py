@@ -1,13 +1,10 @@
 """Lateness of each rank in each step, and whether it is more than chance.
 
-Collectives show lateness exactly. All ranks leave a collective at the same moment, so the last rank to enter
-spends the least time in it, and the others waited for the difference; clocks need not be aligned. Without
-recorded collectives, the stages of a step give a lower bound: a rank is late by the extra time it needed from
-one exchange of gradients to the end of its forward pass (or of its load stage, since a forward pass may begin
-with a broadcast), but by no more than the time the others then waited. A slow backward pass is not detected.
-
-"The others" are the median of all other ranks (of the process group, for a collective), so that every rank of
-a slow node counts as late.
+All ranks leave a collective at the same moment, so the last rank to enter spends the least time in it, and
+the others (the median of all other ranks of its group) waited for the difference; clocks need not be aligned.
+Without recorded collectives, stages give a lower bound: a rank is late by the extra time that it needed from
+one exchange of gradients to the end of its forward pass (or of its load stage: a forward pass may begin with
+a broadcast), but by no more than the others then waited. A slow backward pass is not detected.
 """
 
 from collections.abc import Sequence
@@ -54,9 +51,8 @@ class Lateness:
 
 def over_others(values: np.ndarray) -> np.ndarray:
     """Each rank's value less the median of the other ranks'; the first axis is the ranks (two or more)."""
+    # np.median of the others, rank by rank, is the same and takes 14 times as long (64 ranks, 1,000 steps).
     ordered = np.sort(values, axis=0)
-    # Sorted twice: the place of each value among the sorted ones. np.median of the others, rank by rank, is
-    # the same and takes 14 times as long (64 ranks, 1,000 steps).
     place = np.argsort(np.argsort(values, axis=0, kind="stable"), axis=0, kind="stable")
     others = len(values) - 1
 
@@ -107,11 +103,9 @@ def of_stages(series: Series) -> Lateness | None:
 def parts_of_stages(series: Series) -> dict[str, float]:
     """What the mean steady step of the job is made of, ns, from stages alone; the parts add up.
 
-    Returns:
-        :data:`~analysis.frames.steps.STAGES`, mean over ranks, without waiting for the last rank to come to
-        the exchange; and that, by what the last rank took longer for
-        (:data:`~analysis.frames.matching.WAITS`). Of a longer forward pass or update it is not known whether
-        kernels or the host made it so: other.
+    :data:`~analysis.frames.steps.STAGES`, mean over ranks, without waiting for the last rank to come to the
+    exchange; and that, by what the last rank took longer for (:data:`~analysis.frames.matching.WAITS`). Of a
+    longer forward pass or update it is not known whether kernels or the host made it so: other.
     """
     stages = {name: float(ns[:, series.steady].mean()) for name, ns in series.rank_stages.items()}
     waits = dict.fromkeys(WAITS, 0.0)
@@ -154,12 +148,9 @@ def _parts_before_exchange(series: Series, steps: np.ndarray) -> dict[str, np.nd
 def of_collectives(matched: Matched, series: Series | None) -> Lateness | None:
     """From the collectives of recorded steps that count; None if no group left one together.
 
-    A step is judged by the collective at which the last rank was latest, so that a rank that is late for
-    several of them is late once. Ranks are compared within their process group. Of several groups of a rank,
-    the one whose last rank was latest counts.
-
-    Args:
-        series: None: no steps are known, and each collective of a rank stands for one.
+    A step is judged by the collective at which the last rank was latest. Of several groups of a rank, the one
+    whose last rank was latest counts. Without ``series`` no steps are known, and each collective stands for
+    one.
     """
     if series is None:
         matched = replace(matched, calls=matched.calls.assign(step=matched.calls.groupby("place").cumcount()))
@@ -269,9 +260,8 @@ def _p_values(late_ns: np.ndarray, limit: float, level: float) -> np.ndarray:
     """Those of ranks, or nodes, that are late on average (units, steps); NaN: not late, or too few steps."""
     late = late_ns.mean(axis=1) >= limit
     if late.any():
-        # One length for all that are tested: with its own, a unit that is late more often than another could
-        # be the one that may be chance. Units that are not late do not count: the longest of 64 noisy
-        # estimates leaves too few stretches to find anything.
+        # One length for all that are tested: who is late more often must not be the one that may be chance.
+        # The others do not count: the longest of 64 noisy estimates leaves too few stretches.
         length = int(stretches(late_ns)[late].max())
         if _enough(len(late), late_ns.shape[1], length, level):
             return np.where(late, chance(late_ns >= limit, length), np.nan)
@@ -281,9 +271,9 @@ def _p_values(late_ns: np.ndarray, limit: float, level: float) -> np.ndarray:
 def stretches(late_ns: np.ndarray) -> np.ndarray:
     """The number of steps over which each rank's lateness (ranks, steps) is correlated.
 
-    Some correlation times: the ranks' mean, or the rank's if that is longer, since single estimates from
-    short series are too low. At least n^(1/3), as for other block bootstraps. Where late steps come at equal
-    distances, the time is that of sums from one to the next.
+    Some correlation times: the ranks' mean, or the rank's if longer, since estimates from short series are
+    low; at least n^(1/3). Where late steps come at equal distances, the time is that of sums from one to the
+    next.
     """
     cycle = _period(late_ns)
     cycles = late_ns[:, : late_ns.shape[1] // cycle * cycle].reshape(len(late_ns), -1, cycle).sum(axis=2)
@@ -295,8 +285,7 @@ def stretches(late_ns: np.ndarray) -> np.ndarray:
 def _period(late_ns: np.ndarray) -> int:
     """Steps from one late step to the next where these come at equal distances; 1: they do not.
 
-    Batches of a loader with four workers may come late each fourth step: on a rank by the same worker, so
-    that neighbours differ and every fourth is alike.
+    Batches of a loader with four workers may come late each fourth step, on a rank by the same worker.
     """
     steps = late_ns.shape[1]
     longest = min(_LONGEST_PERIOD, steps // FEWEST_STRETCHES)
@@ -318,17 +307,15 @@ def _enough(units: int, steps: int, length: int, level: float) -> bool:
 def chance(late: np.ndarray, length: int) -> np.ndarray:
     """The probability that *some* of equally fast ranks is late as often as each rank is.
 
-    Equally fast ranks may exchange their names from one stretch of steps to the next. The names are drawn
-    anew in each of many draws, and the largest count of all ranks is compared (Westfall and Young,
-    *Resampling-Based Multiple Testing*, 1993: the family of ranks errs at the level, however they depend on
-    each other).
+    Equally fast ranks may exchange their names from one stretch of ``length`` steps to the next. Names are
+    drawn anew in each draw, and the largest count of all ranks is compared (Westfall and Young,
+    *Resampling-Based Multiple Testing*, 1993: the family of ranks errs at the level).
 
     Args:
         late: which rank was late in which step (ranks, steps).
-        length: of a stretch, in steps (:func:`stretches`).
 
     Returns:
-        Of each rank, corrected for there being several; at least 1 / (:data:`DRAWS` + 1).
+        Of each rank, at least 1 / (:data:`DRAWS` + 1).
     """
     count = late.sum(axis=1)
     blocks = np.add.reduceat(late, np.arange(0, late.shape[1], length), axis=1, dtype=np.int32).T

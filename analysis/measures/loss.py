@@ -4,12 +4,10 @@ The loss is 100 % minus the scaling efficiency: the time by which a step exceeds
 baseline, divided by the step. A part's share is its growth per step and rank since the baseline, for the same
 number of images per rank; parts that shrank are negative. Step durations come from unprofiled runs, parts
 from profiled ones: what the profiler adds equally at both sizes cancels. Growth that no part shows is
-unattributed. Exposed communication is divided into transfer (after the last rank entered the collective) and
-wait (before that), where the collectives of all ranks are known.
+unattributed.
 
 Intervals of parts cover the steps inside the profiled runs (Student's t over independent steps, of
-logarithms), not differences between runs. A sum and its parts are sampled together, so that their intervals
-are consistent.
+logarithms), not differences between runs. A sum and its parts are sampled together.
 """
 
 import zlib
@@ -111,15 +109,11 @@ def parts_of_runs(study: Study) -> pd.DataFrame:
 
 
 def parts_of_run(run: str, frame: pd.DataFrame) -> pd.DataFrame:
-    """The parts of the steps of a run.
-
-    Args:
-        frame: its rows of :func:`analysis.frames.anatomy.anatomy`.
+    """The parts of the steps of a run, by its rows of :func:`analysis.frames.anatomy.anatomy`.
 
     Returns:
         A row a part, by ``run`` and ``part``: the mean of a step, ns, then resampled ones (NaN: unknown).
-        None if several ranks are in it and no collective, which is not "0 ms": the profiler did not see it,
-        and what it took would count as idle.
+        None if several ranks are in it and no collective: the profiler did not see what they took.
     """
     ns = frame.filter(regex="_ns$").dropna(axis=1)  # what one rank does not know is not known of the run
     parts: dict[str, np.ndarray] = {}
@@ -170,8 +164,6 @@ def parts_of_loss(
 
     Args:
         points, base: those that are compared, and the baseline of each.
-        group: of each point.
-        loss_pct: of each group.
         parts: of all points.
 
     Returns:
@@ -235,8 +227,8 @@ def _within_each_other(row: pd.DataFrame, whole: str, parts: Sequence[str]) -> p
 def without_meaningless_parts(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows with :data:`METRICS`; parts are NaN, and the note says why, where they explain no loss.
 
-    So it is where profiled steps are not those of unprofiled runs (:func:`other_steps`), or where both differ
-    by more than half of what is lost.
+    Profiled steps are not those of unprofiled runs (:func:`other_steps`), or both differ by more than half of
+    what is lost.
     """
     rest = frame["loss_unattributed_pct"].abs()
     least_pct = (UNATTRIBUTED_SHARE * frame["loss_pct"].abs()).clip(lower=_LEAST_UNATTRIBUTED_PCT)
@@ -250,11 +242,7 @@ def without_meaningless_parts(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def other_steps(ratio: float | None) -> str:
-    """How much longer or shorter profiled steps were, if they cannot be the unprofiled ones; else empty.
-
-    Args:
-        ratio: ``perturbation`` of a row of ``analysis.scaled``, where both kinds of runs were recorded.
-    """
+    """How much longer or shorter profiled steps (``perturbation``) were, if other ones; else empty."""
     if ratio is None or np.isnan(ratio) or _COMPARABLE[0] <= ratio <= _COMPARABLE[1]:
         return ""
     return f"profiled/unprofiled steps: {digits(ratio, 3)}"

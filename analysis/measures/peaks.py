@@ -1,11 +1,10 @@
 """Peaks of devices, and the roofline of kernels.
 
 The roofline model (Williams, Waterman, Patterson 2009): F FLOPs on B bytes take at least F / peak FLOP rate
-and at least B / memory bandwidth. The arithmetic intensity F / B decides which limit applies: arithmetic from
-the *ridge* (peak / bandwidth) on, bandwidth below it.
+and at least B / memory bandwidth: arithmetic limits from the *ridge* (peak / bandwidth) on, bandwidth below.
 
-Bytes are tensors read plus tensors written. Cache hits are not subtracted, so a kernel whose tensors stay in
-a cache can exceed 100 % of the memory roof.
+Bytes are tensors read plus tensors written, without cache hits, so a kernel whose tensors stay in a cache can
+exceed 100 % of the memory roof.
 """
 
 import re
@@ -53,11 +52,7 @@ class Peak(BaseModel):
 
 @cache
 def read_peaks(path: Path = _FILE) -> list[Peak]:
-    """The entries of a peaks file.
-
-    Raises:
-        UserError: unreadable, or an entry lacks a key; the message names the file and the entry.
-    """
+    """The entries of a peaks file; UserError: unreadable, or an entry lacks a key."""
     try:
         return TypeAdapter(list[Peak]).validate_python(yaml_text.read(path, "peaks file").content)
     except ValidationError as error:
@@ -68,11 +63,7 @@ def read_peaks(path: Path = _FILE) -> list[Peak]:
 
 
 def find(device: str, own: Path | None = None) -> Peak | None:
-    """The datasheet peaks of ``device`` (as NVML or torch names it), or None if no entry matches.
-
-    Args:
-        own: a peaks file of the user's, whose entries come first.
-    """
+    """The datasheet peaks of a device by its name, first from the user's ``own`` file; None: no entry."""
     name = device.strip()
     for peak in (*(read_peaks(own) if own else ()), *read_peaks()):
         pattern = peak.match.pattern if peak.match else re.escape(peak.name)
@@ -86,8 +77,6 @@ def forward_flops_per_image(model: str) -> float | None:
     """Analytic FLOPs of a forward pass of ``model`` at 224 x 224, an image; None if not known."""
     return yaml_text.parse(_MODELS.read_text(encoding="utf-8")).get(model)
 
-
-# --- peaks of runs --------------------------------------------------------------------------------------
 
 # By datasheet and as measured here, FLOP/s and bytes/s.
 PEAKS = ("flops_per_s", "bytes_per_s", "measured_flops_per_s", "measured_bytes_per_s")
@@ -223,8 +212,7 @@ def place(work: pd.DataFrame, peaks: pd.DataFrame | pd.Series) -> pd.DataFrame:
     """Where work stands on the roofline: :data:`COLUMNS`, NaN where it moved no known bytes.
 
     ``bound`` is by the datasheet's roof, by the measured one if the datasheet is not known. The percentages
-    are the least time by either roof over the time it took: of work that the arithmetic bounds its FLOPS
-    efficiency, of work that the memory bounds its bandwidth efficiency.
+    are the least time by either roof over the time it took.
 
     Args:
         work: ``flops, bytes, ns``, a row each.

@@ -54,13 +54,12 @@ def points_of_runs(runs: Sequence[Run], scaling: Scaling | None = None) -> pd.Da
 
     Returns:
         A row a point. Columns: its fields (:func:`point_names`) and ``world_size``; ``timed``, ``profiled``:
-        its runs with their steps; ``runs``: how many time it, ``timed_by``: which; ``scaling``, and by it
-        ``base``: the row of the point of fewer ranks with which it is compared, or its own; ``images`` of a
-        step of the job (NaN: not known); medians over runs of the median step, ``step_ns``, and of
-        ``images_per_s``, of all ranks over the time of the slowest; resampled: ``step`` and ``rate``
-        (:class:`~analysis.statistics.estimates.Drawn`), with ``draw_seed``; ``mean_ns``, the mean step,
-        ``tail_ns``, by how much it is longer than the median one, and ``<part>_ns``, what it is made of
-        (:func:`~analysis.measures.lateness.parts_of_stages`).
+        its runs with their steps; ``runs``: how many time it, ``timed_by``: which; ``scaling``; ``base``: the
+        row of its baseline, or its own; ``images`` of a step of the job (NaN: not known); medians over runs
+        of the median step, ``step_ns``, and of ``images_per_s``, of all ranks over the time of the slowest;
+        ``step`` and ``rate``, resampled (:class:`~analysis.statistics.estimates.Drawn`), with ``draw_seed``;
+        ``mean_ns``, the mean step, ``tail_ns``, by how much it is longer than the median one, and
+        ``<part>_ns``, what it is made of (:func:`~analysis.measures.lateness.parts_of_stages`).
     """
     fields = pd.DataFrame([point_fields(source.fields) for source, _ in runs], dtype=object)
     fields = fields.where(fields.notna(), None)  # of a program without a factor
@@ -78,7 +77,6 @@ def points_of_runs(runs: Sequence[Run], scaling: Scaling | None = None) -> pd.Da
 
 
 def _figures(runs: Sequence[Run]) -> dict[str, Any]:
-    """The figures of the runs of a point."""
     unprofiled = tuple(run for run in runs if run[0].fields["profile"] == "none")
     profiled = tuple(run for run in runs if run[0].fields["profile"] != "none")
     timed = unprofiled or profiled
@@ -105,9 +103,8 @@ def _figures(runs: Sequence[Run]) -> dict[str, Any]:
 def points_of(study: Study, scaling: Scaling | None = "weak") -> pd.DataFrame:
     """The points of a study (:func:`points_of_runs`); found once a study and set of runs.
 
-    Returns:
-        Further columns: ``device_name`` and its peaks (:func:`~analysis.measures.peaks.bounds`); the costs
-        of a step (:func:`~analysis.frames.kernel_sums.costs`), mean over profiled runs; NaN: not known.
+    Further columns: ``device_name`` and its peaks (:func:`~analysis.measures.peaks.bounds`); the costs of a
+    step (:func:`~analysis.frames.kernel_sums.costs`), mean over profiled runs; NaN: not known.
     """
     kept: dict[tuple, pd.DataFrame] = study.kept("points")
     key = scaling, *(source.id for source in study.sources)
@@ -149,14 +146,11 @@ def as_columns(name: str, sampled: pd.DataFrame) -> dict[str, pd.Series]:
     return {column: pd.Series(values, sampled.index) for column, values in columns.items()}
 
 
-# --- baselines --------------------------------------------------------------------------------------------
-
-
 def bases_of(points: pd.DataFrame, scaling: Scaling) -> pd.Series:
     """The baselines of points: the smallest world size of the otherwise equal configuration.
 
-    One rank sends no gradients: where a configuration has no point of one rank with its own precision of
-    gradients, the one with any other is the baseline.
+    One rank sends no gradients: where there is no point of one rank with the same precision of gradients, one
+    with any other is the baseline.
     """
     size = points["world_size"]
     alike = points[[name for name in point_names(points) if name not in NOT_ALIKE]].map(str)
@@ -178,15 +172,12 @@ def bases_of(points: pd.DataFrame, scaling: Scaling) -> pd.Series:
     return base.where(size[base].array == 1, any_precision.map(stand_in).fillna(base)).astype(int)
 
 
-# --- findings ---------------------------------------------------------------------------------------------
-
-
 def findings(points: pd.DataFrame) -> Iterator[Finding]:
     """What makes the points' figures uncertain, or not comparable with each other."""
     of = len(points)
     if few := int((points["runs"] < 3).sum()):
         yield Finding("few_runs", data={"n": few, "of": of, "least": 3})
-    sigma = points["step"].map(lambda drawn: drawn.scatter.sigma)
+    sigma = points["step"].map(lambda drawn: drawn.sigma)
     if scattered := int((sigma > WIDE_SCATTER).sum()):
         widest = int(np.nanargmax(sigma))
         medians = [np.median(series.steady_ns) for _, series in points["timed"].iloc[widest]]
@@ -222,8 +213,7 @@ def shared_cores(study: Study) -> bool:
     """Whether more ranks would have fewer cores each than the measured ones.
 
     So it is where ranks without GPUs run on one host, and twice as many would have more threads than it has
-    cores, or get their share of these by being so many (``threads: 0``). Points of several hosts are taken to
-    get more hosts with more ranks.
+    cores, or get their share of these by being so many (``threads: 0``).
     """
     runs = [(run, run.manifest) for run in study.of_kind("run") if run.manifest and run.manifest.ranks]
     hosts = {rank.hostname for _, manifest in runs for rank in manifest.ranks}

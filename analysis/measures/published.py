@@ -1,7 +1,6 @@
 """PyProf's tables as the reference study evaluated them, corrected values, and the effect of each correction.
 
-Steps are counted in each table. The tables contain no step durations; TAU tables of the same configurations
-do.
+Steps are counted in each table. Step durations are in TAU tables of the same configurations.
 """
 
 from collections.abc import Iterator, Sequence
@@ -83,8 +82,7 @@ def of_tables(study: Study, group_by: Sequence[str] = ()) -> pd.DataFrame:
 def _tables(study: Study, names: Sequence[str] = ID_FIELDS) -> pd.DataFrame:
     """A row a PyProf table with rows, by its id.
 
-    Columns: these fields and ``world_size``, :func:`table_sums`, and ``analytic``: FLOPs of a forward pass
-    (NaN: not known).
+    Columns: these fields and ``world_size``, :func:`table_sums`, and ``analytic``: FLOPs of a forward pass.
     """
     sums = table_sums(study, study.of_kind("pyprof"))
     fields, analytic = {}, {}
@@ -132,10 +130,7 @@ def _by_marks(study: Study) -> pd.DataFrame:
 
 
 def scaled_tables(study: Study) -> pd.DataFrame:
-    """A row a PyProf table of whose configuration a step is timed: its fields, then :data:`SCALED_METRICS`.
-
-    The reference printed each efficiency under the other's header; these are under their own.
-    """
+    """A row a PyProf table with a timed step: its fields, then :data:`SCALED_METRICS`."""
     columns = [*ID_FIELDS, "world_size", *(metric.name for metric in SCALED_METRICS)]
     if not study.of_kind("pyprof") or not (study.tau_intervals or study.of_kind("marks")):
         return pd.DataFrame(columns=columns)
@@ -161,8 +156,6 @@ def _points(fields: pd.DataFrame) -> list[tuple]:
         for row in rows.itertuples(index=False, name=None)
     ]
 
-
-# --- what each correction moves -----------------------------------------------------------------------
 
 Moved = Iterator[tuple[str, str, Sequence[float] | pd.Series, Sequence[float] | pd.Series]]
 

@@ -1,7 +1,7 @@
 """Scaling of configurations: durations, rates, efficiency, what is lost, and use of the device.
 
-Time and images are summed over the points of a group before ratios are formed. A row is a configuration at
-one world size (a point), a group of these, or files of the reference study.
+A row is a configuration at one world size (a point), a group of these, of which time and images are summed
+before ratios are formed, or files of the reference study.
 """
 
 import re
@@ -120,11 +120,7 @@ def configurations(
     group_by: Sequence[str] = (),
     scaling: Scaling | None = None,
 ) -> pd.DataFrame:
-    """The rows by method, then by configuration, with all columns, whatever results they are of.
-
-    Raises:
-        UserError: nothing in the study can answer.
-    """
+    """The rows by method, then by configuration, with all columns, whatever results they are of."""
     frames = []
     for method in methods:
         found = []
@@ -185,9 +181,6 @@ def _nothing(study: Study, methods: Sequence[str]) -> str:
     if study.of_kind("pyprof") and list(methods) == ["published"]:
         return f"{study.path} holds no step durations: they need TAU tables or marks of the same runs"
     return f"{study.path} holds no data on scaling (method {', '.join(methods)})"
-
-
-# --- our own runs -----------------------------------------------------------------------------------------
 
 
 def of_runs(study: Study, group_by: Sequence[str] = (), scaling: Scaling | None = None) -> pd.DataFrame:
@@ -315,7 +308,7 @@ def _drop_baselines(study: Study, frame: pd.DataFrame) -> None:
     """Take the baseline from rows that cannot be compared with fewer ranks, though there are some.
 
     Of another command of the same model; of named folders that differ in batch per rank and in all; and where
-    samples are unknown, of the row or of its baseline: whether ranks did as much as on fewer is not known.
+    samples are unknown, of the row or of its baseline.
     """
     # A row of a group may mix world sizes: it is neither compared nor compared with.
     size, compared = frame["world_size"].astype("Int64"), _is_compared(frame)
@@ -342,8 +335,6 @@ def _drop_baselines(study: Study, frame: pd.DataFrame) -> None:
     frame.loc[dropped, "base_world_size"] = size[dropped]
 
 
-# --- certainty -------------------------------------------------------------------------------------------
-
 # A scaling efficiency whose interval is wider than this (percentage points) explains nothing yet.
 WIDEST_INTERVAL_PCT = 40.0
 # The loss, which may be 0 or less, is as sure as the efficiency that it is the rest of.
@@ -352,10 +343,7 @@ _POSITIVE = ("step_ms", "images_per_s", "speedup", "scaling_efficiency_pct", "pe
 
 
 def without_unusable_intervals(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of analysis.scaled as tables and charts show them; data keep the rows themselves.
-
-    The ends of an interval that does not tell the order of magnitude are :data:`OPEN`.
-    """
+    """Rows for tables and charts: intervals that do not tell the order of magnitude are open."""
     known = frame.copy()
     for name in (*_POSITIVE, "loss_pct"):
         if f"{name}_low" in frame:
@@ -445,8 +433,7 @@ def _time_part(own: pd.DataFrame, group_by: Sequence[str]) -> Part:
 def loss_part(own: pd.DataFrame, group_by: Sequence[str] = (), intervals: bool = False) -> Part | None:
     """Percentage points of ideal scaling that each part of a batch costs; None: all are baselines.
 
-    Args:
-        intervals: beside the parts, too: for pages, which are wider than terminals.
+    ``intervals``: beside the parts, too, for pages, which are wider than terminals.
     """
     scaled = own[_is_compared(own)]
     scaled = loss.without_meaningless_parts(without_unusable_intervals(scaled))

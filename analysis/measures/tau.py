@@ -1,14 +1,12 @@
 """What TAU recorded: scaling of whole applications, MPI's functions and messages, and the duration of a step.
 
-The reference study measured scaling from the duration of whole applications, startup included. Its tables
-contain the inclusive time of ``.tau application`` by rank; scaleprof's own runs are timed by their whole wall
-time. The formulas were published with SURFBoard (2020).
+The reference (SURFBoard, 2020) measured scaling from the inclusive time of ``.tau application`` by rank,
+startup included; scaleprof's own runs are timed by their whole wall time.
 """
 
 import math
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -59,8 +57,6 @@ _FIGURES = ("gpu", "thread", "calls", "inc_time", "num_samples", "mean")
 # Fields in which the runs of one configuration may differ.
 _OF_A_RUN = ("attribute_from", "seed")
 
-# --- tables of TAU ------------------------------------------------------------------------------------
-
 _APPLICATIONS = """
 select {{fields}}, max(inc_time) / 1e6 as seconds from {{table}}
 where function = '.tau application' and inc_time > 0 {ranks} group by all order by all
@@ -70,9 +66,8 @@ where function = '.tau application' and inc_time > 0 {ranks} group by all order 
 def _query(study: Study, table: Source, sql: str) -> pd.DataFrame:
     """The answer to a query over a TAU table.
 
-    Args:
-        sql: ``{table}`` has figures that are numbers, however they were written; ``{fields}`` are ID_FIELDS
-            and ``repetition``. What is no number, or NaN, is null.
+    In ``sql``, ``{table}`` has figures that are numbers, however they were written (else null), and
+    ``{fields}`` are ID_FIELDS and ``repetition``.
     """
     named = query(study, table, "select name from parquet_schema($path)", path=[table.path])
     have = {*named["name"]}
@@ -103,8 +98,7 @@ def _runs_of(study: Study, table: Source, sql: str) -> pd.DataFrame:
 def batches_of(study: Study, table: Source) -> int:
     """How many batches the runs of a TAU table did: 1 (`batch1_...`, runs that measure start-up) or 50.
 
-    The tables do not say it. Where the name does not either, Horovod's coordinator does: it gathers at least
-    once a batch, so fewer than 50 gathers are not 50 batches.
+    Where the name does not say it, Horovod's coordinator does: it gathers at least once a batch.
     """
     if re.search(r"(?:^|[_.-])batch_?1(?![0-9])", table.id):
         return 1
@@ -113,13 +107,9 @@ def batches_of(study: Study, table: Source) -> int:
 
 
 def applications(study: Study, rank_0_only: bool = False) -> pd.DataFrame:
-    """How long the runs in TAU's tables took; a table that cannot be read is listed as failed.
+    """How long the runs in TAU's tables took (of GPU 0, thread 0, or the maximum over ranks); a row a run.
 
-    Args:
-        rank_0_only: of GPU 0, thread 0; else the maximum over ranks.
-
-    Returns:
-        A row a run. Columns: ID_FIELDS, ``repetition, seconds``, and ``batches``: its steps (1 or 50).
+    Columns: ID_FIELDS, ``repetition, seconds``, and ``batches``: its steps (1 or 50).
     """
     sql = _APPLICATIONS.format(ranks="and gpu = 0 and thread = 0" if rank_0_only else "")
 
@@ -137,9 +127,8 @@ def applications(study: Study, rank_0_only: bool = False) -> pd.DataFrame:
 def step_durations(study: Study) -> pd.DataFrame:
     """Of configurations that have runs of 50 steps and of one: their difference as a step's duration.
 
-    Returns:
-        A row a configuration. Columns: ID_FIELDS; ``published_s``: (maximum over repetitions of the runs of
-        50 steps - median of those of one) / 50; ``step_s``: the difference of the medians over 49.
+    Columns: ID_FIELDS; ``published_s``: (maximum over repetitions of the runs of 50 steps - median of those
+    of one) / 50; ``step_s``: the difference of the medians over 49.
     """
     runs, keys = applications(study, rank_0_only=True), list(ID_FIELDS)
     of_50, of_1 = (
@@ -292,20 +281,8 @@ def _own_runs(study: Study) -> list[Source]:
     ]
 
 
-def _of_own(study: Study, source: Source) -> pd.DataFrame | None:
-    """A run's figures, of those of :data:`FIGURES` that its tables hold; None: of none."""
-    found = [query(study, source, sql, paths=source.tables(name)) for name, sql in _OWN.items()
-             if source.tables(name)]  # fmt: skip
-    figures = pd.concat([pd.DataFrame(), *found], axis=1).dropna(axis="columns")
-    return None if figures.empty else figures
-
-
 def messages(study: Study) -> pd.DataFrame:
-    """A row a configuration of TAU tables and of runs under TAU; with :data:`CALLS`.
-
-    Raises:
-        UserError: no table can be read, or none says anything of MPI.
-    """
+    """A row a configuration of TAU tables and of runs under TAU; with :data:`CALLS`."""
     own = _own_runs(study)
     named = [*ID_FIELDS, *telling([dict(source.fields) for source in own], _MORE_FIELDS)]
     runs = []
@@ -316,8 +293,14 @@ def messages(study: Study) -> pd.DataFrame:
         found = _runs_of(study, table, _SUMMED[table.kind])
         return found.assign(world_size=found["nodes"] * found["gpus_per_node"])
 
+    def of_own(source: Source) -> pd.DataFrame | None:
+        found = [query(study, source, sql, paths=source.tables(name)) for name, sql in _OWN.items()
+                 if source.tables(name)]  # fmt: skip
+        figures = pd.concat([pd.DataFrame(), *found], axis=1).dropna(axis="columns")
+        return None if figures.empty else figures
+
     runs += [found for _, found in study.each(study.of_kind("tau_intervals", "tau_atomics"), of_table)]
-    for source, figures in study.each(own, partial(_of_own, study)):
+    for source, figures in study.each(own, of_own):
         values = {name: source.fields.get(name) for name in named} | {"world_size": source.world_size}
         runs.append(figures.assign(**values).astype(object))
     every = pd.concat(runs or [pd.DataFrame()], ignore_index=True)
@@ -418,11 +401,7 @@ _OF_A_PROFILE = ("intervals", "atomics", "markers")
 
 
 def difference(whole_ns: float, starts_ns: Sequence[float], steps: int | None) -> Estimate | None:
-    """By what a run took longer than runs of one step did.
-
-    Args:
-        steps: of the run; None: not known.
-    """
+    """By what a run of so many steps took longer than runs of one step did."""
     took = np.array(starts_ns, float)
     took = took[np.isfinite(took)]
     if not len(took) or not steps or steps < 2 or math.isnan(whole_ns):

@@ -1,7 +1,7 @@
 """Slices of a rank's timeline, from its tables, on the rank's own clock.
 
-Slices on one track do not overlap. Those that would (concurrent kernels of a stream, nested ranges) go to
-another track of the same name, which Perfetto merges with the first.
+Slices that would overlap on a track (concurrent kernels of a stream, nested ranges) go to another of the same
+name, which Perfetto merges with the first.
 """
 
 import gzip
@@ -48,10 +48,7 @@ Tracks = tuple[list[str], pd.DataFrame]
 
 
 def of_batches(table: pa.Table) -> tuple[Tracks, Tracks]:
-    """The batches of a rank, and their stages (five a batch), from its ``batches`` table in order.
-
-    Of a trace the images are not known, and of some batches the stages are not.
-    """
+    """The batches of a rank, and their stages (five a batch), from its ``batches`` table in order."""
     rows = table.to_pandas()
     batches = rows[["start_ns", "end_ns"]].assign(
         track=0,
@@ -91,10 +88,9 @@ def _of_threads(rows: pd.DataFrame, what: str) -> Tracks:
 
 
 def of_kernels(rows: pd.DataFrame) -> Tracks:
-    """A rank's device activities (of a CPU, operators), from :data:`KERNEL_COLUMNS` of its ``kernels`` table.
+    """A rank's device activities (of a CPU, operators): rows of :data:`KERNEL_COLUMNS` with a place in time.
 
-    Args:
-        rows: of kernels that have a place in time; with ``flow``, if their collectives are known.
+    With ``flow``, if their collectives are known.
     """
     for name in ("batch_index", "device", "stream", "flops", "bytes"):
         numbers = np.nan_to_num(rows[name].astype(float), nan=-1, posinf=-1, neginf=-1)
@@ -139,11 +135,7 @@ def _in_lanes(names: Sequence[str], slices: pd.DataFrame) -> Tracks:
 
 
 def lanes(track: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-    """A lane for each slice, from 0, so that on one lane of a track none overlap.
-
-    Args:
-        track, start_ns, end_ns: in order by track and start.
-    """
+    """A lane for each slice (in order by track and start), from 0: on one lane of a track none overlap."""
     lane = np.zeros(len(track), np.int64)
     bounds = np.flatnonzero(np.diff(track, prepend=-1, append=-1)) if len(track) else np.array([], int)
     for begin, behind in pairwise(bounds):
@@ -157,8 +149,6 @@ def lanes(track: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.nda
             lane[place] = free
     return lane
 
-
-# --- writing ------------------------------------------------------------------------------------------
 
 _COMPRESSION = 1  # most of what gzip can save, at a third of the time
 
@@ -174,11 +164,8 @@ Written = tuple[Counter[str], float | None]
 def write(study: Study, source: Source, path: Path, span: Span | None = None) -> Written:
     """Write a run's timeline, whole or not at all; ranks are read one after the other.
 
-    Args:
-        span: the first and the last step that are drawn; None: all.
-
     Raises:
-        UserError: no rank has such steps, or the file cannot be written.
+        UserError: no rank has steps of the span, or the file cannot be written.
     """
     try:
         # The name inside and the time are left out: the same run gives the same bytes.
@@ -305,17 +292,11 @@ def _name(source: Source, rank: int) -> str:
     return " · ".join([f"rank {rank}", *texts])
 
 
-# --- the command --------------------------------------------------------------------------------------
-
 _SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
 def choose(study: Study, run: str | None = None) -> Source:
-    """The run whose timeline is written: the one named, or the largest that was profiled.
-
-    Raises:
-        UserError: no such run, or none at all.
-    """
+    """The run whose timeline is written: the one named, or the largest that was profiled."""
     sources = {source.id: source for source in study.of_kind("run", "trace")}
     if not sources:
         raise UserError(f"{study.path} holds no run with timed steps: nothing to draw")

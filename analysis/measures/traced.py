@@ -1,8 +1,7 @@
 """Scaling from traces of a program on several numbers of ranks, one row per job.
 
-Traces do not contain the batch size: the batch size per GPU (weak scaling) or of the job (strong scaling) is
-assumed to be constant, whichever the time in the model's kernels suggests. A job was recorded once, so its
-intervals cover its own steps.
+Traces do not contain the batch size: that of a GPU (weak scaling) or of the job (strong scaling) is assumed
+to be constant, whichever the time in the model's kernels suggests. Intervals are within the one recorded run.
 """
 
 from collections.abc import Sequence
@@ -45,8 +44,8 @@ _COMPARED = (
     "speedup", "scaling_efficiency_pct", "scaling_efficiency_pct_low", "scaling_efficiency_pct_high",
     *(f"grew_{name}_ms" for name in _GREW),
 )  # fmt: skip
-# Of the launches of two jobs the share that they have in common, from which they are the same program: on
-# more ranks a library may choose other kernels for a few layers; another model shares about half.
+# The share of launches that two jobs of one program have in common: on more ranks a library may choose other
+# kernels for a few layers; another model shares about half.
 ALIKE = 0.8
 _SAME = np.log(1.2)  # time in kernels that is so much off does not fit the assumption
 
@@ -59,8 +58,8 @@ def jobs(study: Study, scaling: Scaling | None = None) -> pd.DataFrame:
             suggests.
 
     Returns:
-        Columns: :data:`METRICS`, and ``compared``: the jobs of one program on several numbers of ranks; of
-        several programs that of most jobs. If it is True of none, nothing can be said of scaling.
+        Columns: :data:`METRICS`, and ``compared``: the jobs of one program on several numbers of ranks (of
+        several programs that of most jobs; none: nothing can be said of scaling).
     """
     series = series_of_traces(study)
     sources = {one.id: one for one in study.of_kind("trace") if one.world_size and one.id in series}
@@ -94,38 +93,28 @@ def jobs(study: Study, scaling: Scaling | None = None) -> pd.DataFrame:
 
 
 def _compared(group: pd.DataFrame, kind: Scaling) -> pd.DataFrame:
-    """The figures of the jobs of a program that are relative to the first of them.
-
-    Another job on as many ranks as the first is compared with none.
-    """
+    """The figures of a program's jobs relative to the first; none of others on as many ranks."""
     base, others = group.iloc[0], group[group["world_size"] != group["world_size"].iloc[0]]
     compared = pd.concat([group[:1], others])
     more = compared["world_size"] / base["world_size"]
     ideal = 100 if kind == "weak" else 100 / more
-    low, high = (
-        ideal * base["step_ms_low"] / others["step_ms_high"],
-        ideal * base["step_ms_high"] / others["step_ms_low"],
-    )
     efficiency = ideal * base["step_ms"] / compared["step_ms"]
     return pd.DataFrame({
         "base_world_size": base["world_size"],
         "speedup": efficiency / 100 * more,
         "scaling_efficiency_pct": efficiency,
         # Of two intervals, each within its run: the widest that both allow.
-        "scaling_efficiency_pct_low": low,
-        "scaling_efficiency_pct_high": high,
+        "scaling_efficiency_pct_low": ideal * base["step_ms_low"] / others["step_ms_high"],
+        "scaling_efficiency_pct_high": ideal * base["step_ms_high"] / others["step_ms_low"],
         **{f"grew_{name}_ms": compared[f"{name}_ms"] - base[f"{name}_ms"] for name in _GREW},
     }, index=compared.index)  # fmt: skip
-
-
-# --- one program ------------------------------------------------------------------------------------------
 
 
 def programs(study: Study, sources: Sequence[Source]) -> list[list[Source]]:
     """The traces of jobs, each list of one program, in the order of ``sources``.
 
-    The same program: the user says so by giving each folder its number of ranks (``1=DIR 8=DIR``), or the
-    devices are of one name and the model launches the same kernels as often per batch.
+    The user says that it is one by giving each folder its number of ranks (``1=DIR 8=DIR``), or devices are
+    of one name and the model launches the same kernels as often per batch.
     """
     if study.named or len(sources) < 2:
         return [list(sources)] if sources else []
@@ -186,15 +175,8 @@ def _off(base: pd.Series, row: pd.Series, kind: Scaling) -> float:
     return float(abs(np.log(ratio))) if ratio else float("inf")
 
 
-# --- tables -----------------------------------------------------------------------------------------------
-
-
 def answer(study: Study, scaling: Scaling | None = None) -> Answer:
-    """The answer of analysis.scaled for traces.
-
-    Raises:
-        UserError: of no job both steps and the number of ranks are known.
-    """
+    """The answer of analysis.scaled for traces."""
     frame = jobs(study, scaling)
     if frame.empty:
         raise study.nothing(f"no job of {study.path} has both steps and a known number of ranks")

@@ -1,7 +1,4 @@
-"""Utilization of each GPU in profiled steps, and the speedup of more of them.
-
-Utilization comes from the times of the device's kernels and the occupancy that the tool estimated.
-"""
+"""Utilization of each GPU in profiled steps, and the speedup of more of them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -56,9 +53,6 @@ _MOST_GPUS = 24  # of a run, all of which a table shows
 _IDLEST, _BUSIEST = 8, 3  # of more GPUs
 
 
-# --- one device -------------------------------------------------------------------------------------------
-
-
 def by_device(table: pa.Table) -> dict[int, pd.DataFrame]:
     """The kernels (no copies, no sets; those with a time) of each device that a ``kernels`` table names.
 
@@ -79,7 +73,7 @@ def of_device(kernels: pd.DataFrame, windows: Intervals, on_cpu: bool = False) -
     """The figures of one device, and ``unknown``: why there are not all.
 
     Kernel times are those inside ``windows`` (disjoint, in order). Of kernels that run at once the blocks add
-    up before they are cut to one a multiprocessor; where none runs it is 0.
+    up before they are cut to one a multiprocessor.
     """
     whole_ns, inside_ns = length(windows), covered(times_of(kernels), windows)
     talks = (kernels["class"] == "communication").to_numpy()
@@ -104,9 +98,6 @@ def of_device(kernels: pd.DataFrame, windows: Intervals, on_cpu: bool = False) -
 
 def _mean(values: np.ndarray, weights: np.ndarray) -> float:
     return float((values * weights).sum() / weights.sum()) if weights.any() else np.nan
-
-
-# --- all ranks --------------------------------------------------------------------------------------------
 
 
 @measure(COLUMNS)
@@ -149,9 +140,7 @@ def _of_run(study: Study, source: Source) -> pd.DataFrame:
 
 
 def _of_rank(directory: Path, steps: range) -> tuple[list[dict[str, Any]], np.ndarray, int]:
-    """A rank by its tables: a row a device, which of its recorded steps that count have kernels, and how
-    many kernels name no device.
-    """
+    """A rank: a row a device, which of its recorded steps have kernels, how many kernels name no device."""
     batches = tables.read(directory, "batches", ["batch_index", "start_ns", "end_ns", "attributed"])
     recorded = batches.filter(batches["attributed"])
     recorded = recorded.filter(in_steps(recorded["batch_index"].to_numpy(), steps))

@@ -39,11 +39,9 @@ class Recorded(NamedTuple):
 
 
 def read_rank(trace: RunTrace, place: int, steps: list[int], calls: pd.DataFrame) -> Recorded:
-    """What a rank did in some steps.
+    """What the rank at a place of the trace did in some consecutive steps.
 
     Args:
-        place: of the rank in the trace.
-        steps: their numbers, one after the other.
         calls: rows of ``trace.collectives`` that are matched, with ``members``: how many ranks made each.
     """
     rank = trace.ranks[place]
@@ -125,8 +123,15 @@ def activities_of(recorded: Recorded) -> Activities:
     ], ignore_index=True)  # fmt: skip
     every["launch"] = pd.Series(len(kernels) + launched.groupby(call).ngroup(), launched.index)
     every = every.fillna(UNKNOWN).astype(np.int64)
+    # Chains: a stream, a thread of collectives (on a CPU), and one that launched nothing but what readies the
+    # next batch. The rest is one: the threads of a program take turns, as its own waits while autograd's has
+    # the backward pass.
     loads = (launched["direction"] == "loader").groupby(launched["launch_thread"]).all()
-    every["chain"] = _chains(every, loads.index[loads])
+    on_device = every["kind"] == KERNEL
+    loading = (every["kind"] != OPERATOR) & every["thread"].isin(loads.index[loads])
+    own = on_device | (every["kernel_class"] == COMMUNICATION) | loading
+    chains = [every["device"].where(own, -2), every["thread"].where(own, 0), on_device]
+    every["chain"] = every.groupby(chains).ngroup()
     # A call before the kernel that starts with it.
     every = every.sort_values(["start_ns", "kind", "end_ns"])
     place = np.append(np.argsort(every.index), UNKNOWN)
@@ -137,24 +142,13 @@ def activities_of(recorded: Recorded) -> Activities:
     )
     activities = Activities(*(every[column.name].to_numpy() for column in fields(Activities)))
     end = activities.end_ns.copy()
-    _end_copies(end, activities)
+    # A copy that blocked its call to its last piece ends with it.
+    copies = np.flatnonzero((activities.kernel_class == MEMCPY) & (activities.launch >= 0))
+    start, returned = activities.start_ns[copies], end[activities.launch[copies]]
+    blocked = (returned < end[copies]) & (returned - start >= _BLOCKED * (end[copies] - start))
+    end[copies[blocked]] = returned[blocked]
     _end_collectives(end, activities)
     return replace(activities, end_ns=end)
-
-
-def _chains(every: pd.DataFrame, loaders: pd.Index) -> pd.Series:
-    """Numbers of chains: a stream, a thread of collectives (on a CPU), a loader's thread; the rest is one.
-
-    The threads of a program take turns: its own waits while autograd's has the backward pass.
-
-    Args:
-        loaders: threads that launched nothing but what readies the next batch.
-    """
-    on_device = every["kind"] == KERNEL
-    talks = every["kernel_class"] == COMMUNICATION
-    own = on_device | talks | ((every["kind"] != OPERATOR) & every["thread"].isin(loaders))
-    keys = [every["device"].where(own, -2), every["thread"].where(own, 0), on_device]
-    return every.groupby(keys).ngroup()
 
 
 def last_ended(end_ns: np.ndarray, at_ns: np.ndarray) -> np.ndarray:
@@ -187,10 +181,7 @@ _USUAL_PCT = 95  # percentile of the gaps between a CPU's operators: a longer on
 
 
 def on_host(activities: Activities, before: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Calls, and operators of a CPU, in order of their start.
-
-    Args:
-        before: of :func:`in_chains`.
+    """Calls, and operators of a CPU, in order of their start; ``before``: of :func:`in_chains`.
 
     Returns:
         Which activities they are; when each began; the activity before it in its chain (-1: none), and when
@@ -207,28 +198,18 @@ def on_host(activities: Activities, before: np.ndarray) -> tuple[np.ndarray, ...
     return rows, start, before, since, operates & ~talks, talks, np.array(usual)
 
 
-# How much later than the gap's end the end of what was waited for may be recorded, as a share of the gap. A
-# collective that nobody waits for ends as likely here as in any other tenth of such a gap: the rule takes one
-# that ended in a long gap for what was waited for, and so errs at most a tenth more often.
+# How much later than the gap's end the end of what was waited for may be recorded, as a share of the gap.
+# The rule errs in a tenth of the gaps at most: so likely one that nobody waits for ends there.
 _LATE = 0.1
 _COVERED = 0.5  # share of the gap for which the collective ran: a shorter one does not explain it
 _BLOCKED = 0.9  # share of a copy during which its call ran: one that does not wait returns earlier
 
 
-def _end_copies(end: np.ndarray, activities: Activities) -> None:
-    """A copy that blocked its call to its last piece ends with it."""
-    copies = np.flatnonzero((activities.kernel_class == MEMCPY) & (activities.launch >= 0))
-    start, returned = activities.start_ns[copies], end[activities.launch[copies]]
-    blocked = (returned < end[copies]) & (returned - start >= _BLOCKED * (end[copies] - start))
-    end[copies[blocked]] = returned[blocked]
-
-
 def _end_collectives(end: np.ndarray, activities: Activities) -> None:
     """A collective of a CPU that was waited for ends with the gap in which it was.
 
-    Of several that are recorded as ending little later than a gap for most of which they ran it is the one
-    that ends nearest to the gap's end, and none if one that ended in the gap is nearer. A collective is
-    waited for once.
+    Of several that ran for most of a gap and end little later, the one that ends nearest to the gap's end;
+    none if one that ended in the gap is nearer. A collective is waited for once.
     """
     if not ((activities.kind == OPERATOR) & (activities.kernel_class == COMMUNICATION)).any():
         return
@@ -349,8 +330,13 @@ def _starts_on_host(activities: Activities, before: np.ndarray, loading: Interva
         other[mine] = np.where(later, last, -1)
     waited, known = other >= 0, before >= 0
     ns = np.where(waited, np.minimum(start - since, usual), start - since)
-    begun = _begun(activities, since[known], start[known], loading)
-    part = _host_or_loading(begun, start[known], loading)
+    # From when on a gap tells what the host did in it: by the device's events a batch is loaded from when the
+    # device has done the step before, though the host was ahead and began earlier.
+    ends = np.sort(activities.end_ns[activities.kind == KERNEL])
+    first = np.append(loading[0], np.iinfo(np.int64).max)[np.searchsorted(loading[0], since)]
+    busy = np.searchsorted(ends, np.minimum(first, start), side="right") > np.searchsorted(ends, since)
+    begun = np.where((first < start) & busy, first, since)
+    part = _host_or_loading(begun[known], start[known], loading)
     late_ns = (start - at(activities.end_ns, other))[waited]
     return [
         make_edges(2 * before[known] + 1, 2 * rows[known], ns[known], part),
@@ -358,23 +344,8 @@ def _starts_on_host(activities: Activities, before: np.ndarray, loading: Interva
     ]
 
 
-def _begun(activities: Activities, since: np.ndarray, start: np.ndarray, loading: Intervals) -> np.ndarray:
-    """From when on the host's gaps tell what it did in them.
-
-    By the device's events a batch is loaded from when the device has done the step before: the host was ahead
-    and began earlier.
-    """
-    ends = np.sort(activities.end_ns[activities.kind == KERNEL])
-    first = np.append(loading[0], np.iinfo(np.int64).max)[np.searchsorted(loading[0], since)]
-    busy = np.searchsorted(ends, np.minimum(first, start), side="right") > np.searchsorted(ends, since)
-    return np.where((first < start) & busy, first, since)
-
-
 def _ends(activities: Activities, met_ns: np.ndarray) -> list[pd.DataFrame]:
-    """An activity ends when it has lasted; a call that waits for a device when that has done its work.
-
-    A collective lasts from when the last rank entered it.
-    """
+    """An activity lasts (a collective from its last rank's entry); a call that waits ends with its kernel."""
     every = np.arange(len(activities))
     lasts = activities.end_ns - np.maximum(activities.start_ns, met_ns)
     part = np.select(

@@ -21,9 +21,8 @@ Where several numbers of ranks were traced, a ring may have less bandwidth above
     slower from P0     more than P0 ranks have links of another, constant beta
 
 Alphas and 1 / betas are fitted by non-negative least squares of relative errors. All forms that fit about
-equally well are kept. Real networks follow these formulas only roughly (libraries switch algorithms with the
-size), so a predicted cost is as uncertain as the residuals of its fit, and more with every doubling beyond
-the traced ranks.
+equally well are kept. Real networks follow them only roughly, so a predicted cost is as uncertain as the
+residuals of its fit, and more with every doubling beyond the traced ranks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -56,16 +55,12 @@ class Layout:
 
 @dataclass(frozen=True)
 class Form:
-    """Messages, and volumes in units of n bytes, that an allreduce sends, by kind of link.
-
-    Attributes:
-        trees: whether NCCL calls it a tree.
-    """
+    """Messages, and volumes in units of n bytes, that an allreduce sends, by kind of link."""
 
     name: str
     messages: tuple[Counts, ...]
     volumes: tuple[Counts, ...]
-    trees: bool = False
+    trees: bool = False  # whether NCCL calls it a tree
 
     def columns(self, ranks: np.ndarray, nodes: np.ndarray) -> np.ndarray:
         """(terms, calls): messages of each kind of link, then volumes."""
@@ -112,15 +107,11 @@ def slower(fast: int) -> Form:
     return Form(f"slower from {fast}", RING.messages, volumes)
 
 
-# --- costs ---------------------------------------------------------------------------------------------
-
-
 class Exchanges(NamedTuple):
     """Measured allreduces; arrays of one element an interval in which one or more (that overlap) ran.
 
-    Attributes:
-        ns: from the arrival of the last rank at the first call to the end of the last one.
-        algorithms: in the names of NCCL's kernels: ``ring``, ``tree``; empty: not known.
+    ``ns``: from the arrival of the last rank at the first call to the end of the last one; ``algorithms``: in
+    the names of NCCL's kernels: ``ring``, ``tree``; empty: not known.
     """
 
     ranks: np.ndarray
@@ -146,7 +137,7 @@ class Cost:
         terms: (alphas, then 1 / betas; the estimate, then resamples), ns.
         error: root mean square of the relative residuals of equal calls' means; NaN: not fitted.
         traced: the largest number of ranks of the fit; 0: not fitted.
-        latency_known: whether latency could be separated from bandwidth, or is given.
+        latency_known: whether latency could be separated from bandwidth.
         score: chi-square of the means of equal calls, plus two a parameter (Akaike's criterion).
     """
 
@@ -195,33 +186,15 @@ def ring(alpha_ns: float, ns_per_byte: float) -> Cost:
     return Cost(RING, np.array([[alpha_ns], [ns_per_byte]]))
 
 
-# --- the fit ------------------------------------------------------------------------------------------
-
-
-def fit(
-    seen: Exchanges,
-    alpha_ns: float | None = None,
-    ns_per_byte: float | None = None,
-    seed: int = 0,
-    scatter: float = 0.0,
-) -> list[Cost]:
-    """The best form, then those that fit about as well.
-
-    Args:
-        alpha_ns, ns_per_byte: given by the user; only a ring is fitted then.
-        scatter: relative standard deviation of equal calls between runs.
+def fit(seen: Exchanges, seed: int = 0, scatter: float = 0.0) -> list[Cost]:
+    """The best form, then those that fit about as well; ``scatter``: relative, of equal calls between runs.
 
     Raises:
-        ValueError: there are no calls, and not both are given.
+        ValueError: there are no calls.
     """
-    if alpha_ns is not None and ns_per_byte is not None:
-        return [ring(alpha_ns, ns_per_byte)]
     if not len(seen.ns):
         raise ValueError("no collective")
     fitted = partial(_fitted, seen, seed, scatter)
-    fixed = {place: value for place, value in enumerate((alpha_ns, ns_per_byte)) if value is not None}
-    if fixed:
-        return [fitted(RING, fixed)]
     possible = forms(seen)
     length = seen.bytes / seen.calls / seen.ranks
     if length.max() <= _TELLS_APART * length.min():

@@ -91,8 +91,7 @@ def of_points(
 ) -> Configuration:
     """The configuration of points in rising order of ranks.
 
-    Args:
-        gpus_per_node: by default as measured; where one node was, :data:`GPUS_OF_A_NODE` or more.
+    ``gpus_per_node``: by default as measured; where one node was, :data:`GPUS_OF_A_NODE` or more.
     """
     last = points[-1]
     most = max(point["nodes"] for point in points)
@@ -115,9 +114,6 @@ def of_study(
     study: Study, scaling: Scaling | None = None, gpus_per_node: int | None = None
 ) -> list[Configuration]:
     """A sweep's configurations; the point of one rank, which sends no gradients, may have another precision.
-
-    Args:
-        scaling: by default as the report chooses.
 
     Raises:
         UserError: the samples of a step are not known of any.
@@ -152,12 +148,11 @@ def of_study(
 def scatter_of(points: Sequence[pd.Series]) -> float:
     """Relative standard deviation between runs of a point, pooled over the points of a configuration.
 
-    Scaled so that 1.96 of it hold 95 %, as Student's t does; without repetitions it is
-    :data:`analysis.prediction.curve.ASSUMED_SCATTER`.
+    1.96 of it hold 95 %, as Student's t does; by default :data:`analysis.prediction.curve.ASSUMED_SCATTER`.
     """
     from scipy.special import stdtrit
 
-    every = [point["step"].scatter for point in points]
+    every = [point["step"] for point in points]
     scatters = [one for one in every if one.freedom and np.isfinite(one.sigma)]
     freedom = sum(one.freedom for one in scatters)
     if not freedom:
@@ -168,7 +163,7 @@ def scatter_of(points: Sequence[pd.Series]) -> float:
 
 def error_of(point: pd.Series, points: Sequence[pd.Series]) -> float:
     """Relative standard error of a point's duration, by the scatter of all points, or its own if larger."""
-    own = np.nan_to_num(point["step"].scatter.sigma)
+    own = np.nan_to_num(point["step"].sigma)
     return float(max(scatter_of(points), own) / np.sqrt(point["runs"]))
 
 
@@ -178,9 +173,6 @@ def target_ranks(text: str, largest: Iterable[int]) -> list[int]:
     Args:
         text: of the flag ``--ranks``; empty: twice and four times the largest of each configuration.
         largest: measured number of ranks, by configuration.
-
-    Raises:
-        UserError: none can be predicted.
     """
     measured = sorted(set(largest)) or [1]
     if not text:
@@ -200,11 +192,7 @@ def target_ranks(text: str, largest: Iterable[int]) -> list[int]:
 
 
 def read_table(path: Path) -> list[Configuration]:
-    """The configurations of a CSV table of images/s by number of ranks; repeated points are averaged.
-
-    Raises:
-        UserError: it has no such columns, or a value is no number.
-    """
+    """The configurations of a CSV table of images/s by number of ranks; repeated points are averaged."""
     try:
         table = pd.read_csv(path)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
@@ -244,20 +232,14 @@ def _named(found: Sequence[Configuration]) -> list[Configuration]:
     return [replace(one, name=label_of(row, differing)) for one, row in zip(found, rows, strict=True)]
 
 
-# --- a prediction -----------------------------------------------------------------------------------------
-
-
 def prediction(
     method: str, ranks: int, images: float, step_s: tuple[float, float, float], measured: Sequence[int],
     **more: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """A row of a prediction by either method.
 
-    Args:
-        images: of a step of the job.
-        step_s: estimate, low, high.
-        measured: numbers of ranks that it is made from.
-        more: columns of the method.
+    ``images``: of a step of the job; ``step_s``: estimate, low, high; ``measured``: numbers of ranks that it
+    is made from; ``more``: columns of the method.
     """
     return {
         "world_size": ranks, "predicted_by": method, "what_if": "", "backtest": False, "images": images,
@@ -276,11 +258,7 @@ def doublings(measured: int, target: int) -> float:
 
 
 def outside(measured_s: float, row: Mapping[str, Any], noise: float) -> float:
-    """By how much (logarithm) a measured step is outside its predicted range, beyond its own error.
-
-    Args:
-        noise: relative standard error of the measured step.
-    """
+    """By how much (logarithm) a step is outside its predicted range, beyond its relative error ``noise``."""
     low, high = row["step_ms_low"] / 1e3, row["step_ms_high"] / 1e3
     over, under = np.log(measured_s / high), np.log(low / measured_s) if low else -np.inf
     return max(0.0, float(max(over, under)) - 1.96 * noise)

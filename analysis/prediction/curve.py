@@ -4,11 +4,11 @@
     strong scaling   T(P) = a P0 / P + f (1 - P0 / P) + max(0, c s(P) - hidden)
 
 s is one of :data:`SHAPES`, or the sum of one for bytes and one for messages; f does not shrink with the
-images per rank. The part of an exchange that the backward pass hides costs nothing. Throughput does not show
-how large that part is, so all shares are tried, from nothing to everything but the last bucket. Nor does it
-show whether the cost at the largest point is constant (a link between nodes, a slow rank) or grows with every
-rank (a shared link). The range covers everything that the points allow. It is not a confidence interval, and
-does not cover effects that begin beyond the points.
+images per rank. The part of an exchange that the backward pass hides costs nothing; as throughput does not
+show how large it is, all shares are tried, from nothing to everything but the last bucket. Nor does it show
+whether the cost at the largest point is constant (a link between nodes, a slow rank) or grows with every rank
+(a shared link). The range covers everything that the points allow, and no effects that begin beyond them. It
+is not a confidence interval.
 """
 
 from collections.abc import Callable, Sequence
@@ -69,9 +69,6 @@ def predict(
             a rank is constant (``strong``: that of the job).
         errors: relative standard error of each time; by default from the residuals of the best shape, at most
             :data:`ASSUMED_SCATTER`.
-
-    Raises:
-        ValueError: fewer points.
     """
     if len(set(ranks)) < 2:
         raise ValueError("two world sizes at least")
@@ -115,9 +112,6 @@ def _own_errors(ranks: np.ndarray, times: np.ndarray, strong: bool) -> np.ndarra
     least = fits.chi_square[~fits.hidden & (fits.parameters <= 2)].min()
     off = np.sqrt(least / freedom) * float(stdtrit(freedom, 0.975)) / 1.96
     return errors * min(1.0, off)
-
-
-# --- the fits ------------------------------------------------------------------------------------------
 
 
 def fits_of(
@@ -172,10 +166,8 @@ def _fitted(
 ) -> dict[str, np.ndarray] | None:
     """Rows of :func:`fits_of`, one a share in ``hidden``; None where the points do not determine the terms.
 
-    Args:
-        overhead: whether to fit f, of strong scaling.
-        first: the point from which on the exchange is exposed.
-        visible: the share of the exchange that nothing hides.
+    ``overhead``: whether to fit f, of strong scaling. From point ``first`` on the exchange is exposed;
+    nothing hides its share ``visible``.
     """
     base, costs = points.base, points.costs(names)
     exposed = np.arange(len(points.ranks)) >= first

@@ -50,9 +50,6 @@ def plan(
         images, tokens: of the whole training, one of them; samples of a program's own.
         within: hours that it may take.
         ranks: further numbers of ranks, as of :func:`analysis.prediction.predict.predict`.
-
-    Raises:
-        UserError: no run tells images/s, or not one size is given.
     """
     sizes = {unit: size for unit, size in (("images", images), ("tokens", tokens)) if size}
     if len(sizes) != 1:
@@ -77,7 +74,11 @@ def plan(
     rows["node_hours"] = rows["nodes"].astype(int) * rows["hours"]
     per_million = costs.groupby(["of", "world_size"])["kwh_per_million_images"].mean().rename("kwh")
     rows = rows.join(per_million * samples / 1e6, on=["of", "world_size"])
-    rows["added_efficiency_pct"] = _added_pct(rows)
+    # From the next smaller size, relative to a rank of the smallest.
+    of_one = rows.groupby("of")[["images_per_s", "world_size"]]
+    added, first = of_one.diff(), of_one.transform("first")
+    per_rank = added["images_per_s"] / added["world_size"].where(added["world_size"] > 0)
+    rows["added_efficiency_pct"] = 100 * per_rank / (first["images_per_s"] / first["world_size"])
     if within is not None:
         slowest, fastest = rows["hours_high"].fillna(rows["hours"]), rows["hours_low"].fillna(rows["hours"])
         rows["within"] = "unsure"
@@ -106,18 +107,10 @@ def _predicted(study: Study, ranks: str) -> pd.DataFrame:
     return found.assign(nodes=nodes, known_by=found["predicted_by"])
 
 
-def _added_pct(rows: pd.DataFrame) -> pd.Series:
-    """What an added rank gives, from the next smaller size, in percent of a rank of the smallest size."""
-    of = rows.groupby("of")[["images_per_s", "world_size"]]
-    added, first = of.diff(), of.transform("first")
-    per_rank = added["images_per_s"] / added["world_size"].where(added["world_size"] > 0)
-    return 100 * per_rank / (first["images_per_s"] / first["world_size"])
-
-
 def chosen(rows: pd.DataFrame) -> pd.DataFrame:
-    """The row of the cheapest choice that is sure to end in time, else of the fastest.
+    """The row of the cheapest choice that is sure to end in time, else of the fastest; none without a limit.
 
-    Without a loader nothing is learnt; no row: nothing is trained, or any time is accepted.
+    Without a loader nothing is learnt.
     """
     trained = rows[rows["loader"] != "synthetic"] if "loader" in rows else rows
     if "within" not in rows:

@@ -19,7 +19,7 @@ from analysis.frames.study import Study
 from analysis.measures.points import Scaling, shared_cores
 from analysis.prediction import configurations, curve
 from analysis.prediction.configurations import Configuration
-from analysis.prediction.simulation import SIMULATION, UNKNOWN, Network, parse_what_ifs, simulations
+from analysis.prediction.simulation import SIMULATION, parse_what_ifs, simulations
 from analysis.prediction.traced_step import Traced, traced
 from profiling.errors import UserError
 from profiling.findings import Finding, lines
@@ -27,42 +27,31 @@ from profiling.findings import Finding, lines
 METRICS = (
     Metric("global_batch", "images of a step of all ranks", "global\nbatch"),
     Metric("world_size", "number of ranks", "ranks", key=True),
-    Metric(
-        "predicted_by", "curve: fitted to measured throughputs; simulation: replay of the profiled step",
-        text=True,
-    ),
+    Metric("predicted_by", "curve: fitted to measured throughputs; simulation: replay of the profiled step",
+           text=True),
     Metric("what_if", "simulated change; empty: unchanged", "what if", text=True, key=True),
     Metric("backtest", "whether a measured configuration is predicted, from smaller ones only", table=False),
-    Metric(
-        "scaling", "weak (fixed per-GPU batch size) or strong (fixed global batch size)", text=True,
-        table=False,
-    ),
+    Metric("scaling", "weak (fixed per-GPU batch size) or strong (fixed global batch size)", text=True,
+           table=False),
     Metric("believed", "false: the other method is preferred", show=lambda one: "yes" if one else "no",
            priority=0),
     Metric("images_per_s", "images/s of all ranks", "images/s", RANGE, priority=2),
     Metric("step_ms", "duration of a step of the job", interval=RANGE, table=False),
-    Metric(
-        "scaling_efficiency_pct", "relative to the smallest measured number of ranks", "efficiency\n%",
-        places=1,
-    ),
+    Metric("scaling_efficiency_pct", "relative to the smallest measured number", "efficiency\n%", places=1),
     Metric("gain_pct", "gain in images/s from the change", show=signed(1), priority=2),
     Metric("measured_images_per_s", "measured images/s of this configuration", "measured\nimages/s"),
     Metric("error_pct", "difference of the prediction from the measurement", show=signed(1)),
     Metric("measured_on", "numbers of ranks used for the prediction", "from\nranks", text=True),
     Metric("shapes", "curve: the functions that fit", text=True, table=False),
     Metric("traced_ranks", "simulation: number of profiled ranks", table=False),
-    Metric(
-        "fit_error_pct", "simulation: difference of the simulated step on traced_ranks from the measured one",
-        "fit error\nof step, %", show=signed(1),
-    ),
+    Metric("fit_error_pct", "simulation: difference of the simulated step on traced_ranks from the measured",
+           "fit error\nof step, %", show=signed(1)),
     Metric("exchange", "allreduce algorithm that fits best", text=True),
     Metric("exchanges_tried", "algorithms that fit about as well", text=True, table=False),
     Metric("allreduce_error_pct", "difference of the profiled allreduces from the best fit", table=False),
     Metric("late_ranks", "stragglers among the profiled ranks", table=False),
     Metric("buckets", "gradient buckets per step", table=False),
     Metric("exposed_ms", "exposed part of the gradient exchange"),
-    Metric("overlapped_ms", "part of the gradient exchange that is overlapped with computation", table=False),
-    Metric("measured_overlapped_ms", "overlapped part as measured on traced_ranks", table=False),
     Metric("alpha_us", "latency of a link (the slowest); empty: all allreduces have one size", table=False),
     Metric("beta_gb_per_s", "bandwidth of a link (the slowest)", table=False),
     Metric("alpha_in_node_us", "latency of a link within a node, if there are several nodes", table=False),
@@ -82,18 +71,11 @@ def predict(
     study: Study,
     ranks: str = "",
     what_if: str = "",
-    alpha_us: float | None = None,
-    beta_gb_per_s: float | None = None,
     scaling: Scaling | None = None,
     gpus_per_node: int | None = None,
 ) -> Answer:
-    """A row a configuration and number of ranks, of a sweep or of a CSV table of rates.
-
-    Raises:
-        UserError: nothing can be predicted; the message says why.
-    """
-    what_ifs, network = parse_what_ifs(what_if), Network(alpha_us, beta_gb_per_s)
-    frame = of_study(study, ranks, what_ifs, network, scaling, gpus_per_node)
+    """A row a configuration and number of ranks, of a sweep or of a CSV table of rates."""
+    frame = of_study(study, ranks, parse_what_ifs(what_if), scaling, gpus_per_node)
     # In strong scaling, rows so far have the batch of the largest measured point.
     if "batch" in frame and (strong := frame["scaling"] == "strong").any():
         batch = (frame["global_batch"] / frame["world_size"]).astype(float)
@@ -121,18 +103,13 @@ def of_study(
     study: Study,
     ranks: str = "",
     what_ifs: Sequence[str] = (),
-    network: Network = UNKNOWN,
     scaling: Scaling | None = None,
     gpus_per_node: int | None = None,
 ) -> pd.DataFrame:
-    """The predictions of a sweep or a table of rates; configurations without any are findings of the study.
-
-    Raises:
-        UserError: neither method predicts anything; the message says why.
-    """
+    """The predictions of a sweep or a table of rates; configurations without any are findings."""
     if is_table := study.path.suffix == ".csv" and study.path.is_file():
-        if what_ifs or network != UNKNOWN:
-            raise UserError("--what-if, --alpha-us and --beta-gb-per-s need a sweep's results, not a table")
+        if what_ifs:
+            raise UserError("--what-if needs a sweep's results, not a table")
         found = configurations.read_table(study.path)
     else:
         found = configurations.of_study(study, scaling, gpus_per_node)
@@ -140,7 +117,7 @@ def of_study(
         raise UserError("no prediction: no runs with a batch size")
     targets = configurations.target_ranks(ranks, [one.ranks[-1] for one in found])
     steps = [[traced(study, point) for point in one.points] for one in found]
-    frame, findings = predictions(found, steps, targets, what_ifs, network)
+    frame, findings = predictions(found, steps, targets, what_ifs)
     # A configuration whose points all belong to others, as their baselines, is not asked about.
     places = [{point.name for point in one.points} for one in found]
     unasked = [
@@ -159,34 +136,27 @@ def of_study(
     return frame
 
 
-# --- the predictions of both methods ----------------------------------------------------------------------
-
-
 def predictions(
     found: Sequence[Configuration],
     steps: Sequence[Sequence[Traced | str]],
     targets: Sequence[int],
     what_ifs: Sequence[str] = (),
-    network: Network = UNKNOWN,
 ) -> tuple[pd.DataFrame, list[Finding]]:
     """Back-tests and predictions of both methods, and findings on numbers of ranks that neither predicts.
 
-    Args:
-        steps: of each configuration and point the traced step, or what it lacks.
+    ``steps``: of each configuration and point the traced step, or what it lacks.
 
     Returns:
         Columns: the fields of configurations, ``of`` (their place in ``found``), :data:`METRICS`.
     """
     made = [curves(one, targets) for one in found]
     replayed = [number for number, one in enumerate(found) if one.points]
-    made += [simulations(found[number], steps[number], targets, what_ifs, network) for number in replayed]
+    made += [simulations(found[number], steps[number], targets, what_ifs) for number in replayed]
     numbers = [*range(len(found)), *replayed]
     rows = [{"of": number, **row} for number, (of, _) in zip(numbers, made, strict=True) for row in of]
     frame = judged(_frame(found, rows))
     ahead = frame[~frame["backtest"] & (frame["what_if"] == "")]
-    known = {
-        (found[of].name or None, ranks) for of, ranks in zip(ahead["of"], ahead["world_size"], strict=True)
-    }
+    known = {(found[of].name or None, size) for of, size in ahead[["of", "world_size"]].to_numpy().tolist()}
     lacking = []
     for finding in dict.fromkeys(finding for _, findings in made for finding in findings):
         if finding.code == "not_predicted":
@@ -224,9 +194,6 @@ def _frame(found: Sequence[Configuration], rows: Sequence[dict[str, Any]]) -> pd
     return pd.concat([fields.drop(columns=[name for name in fields if name in frame]), frame], axis=1)
 
 
-# --- curves -----------------------------------------------------------------------------------------------
-
-
 def curves(one: Configuration, targets: Sequence[int]) -> tuple[list[dict[str, Any]], list[Finding]]:
     """Back-tests of a configuration, then its predictions, and findings on ranks without any."""
     if len(one.ranks) < 2:
@@ -261,31 +228,25 @@ def curves(one: Configuration, targets: Sequence[int]) -> tuple[list[dict[str, A
     return rows, findings
 
 
-# --- which of two methods is better founded ---------------------------------------------------------------
-
-
 def judged(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows with ``believed``: whether their method is preferred for the configuration, or both are.
 
-    The simulation knows what rates do not tell: how much of the exchange is hidden on the measured ranks, and
-    which ranks are stragglers. It is preferred unless its step or its back-tests are much further off than
-    the curve's; both are if it is little.
+    The simulation, which knows how much of the exchange is hidden and who straggles, is preferred unless its
+    step or its back-tests are much further off than the curve's; both are if it is little.
     """
-    better = frame["of"].map({of: _method(rows) for of, rows in frame.groupby("of")})
+
+    def method(rows: pd.DataFrame) -> str:
+        """The preferred one of a configuration; empty: both, or there is no prediction."""
+        ahead = rows[~rows["backtest"] & (rows["what_if"] == "")]
+        methods = set(ahead["predicted_by"])
+        if methods != {CURVE, SIMULATION}:
+            return next(iter(methods), "")
+        tested = rows[rows["backtest"]].pivot(index="world_size", columns="predicted_by", values="error_pct")
+        errors = tested.reindex(columns=[CURVE, SIMULATION]).dropna().abs().max().fillna(0.0)
+        further_off = errors[SIMULATION] - errors[CURVE]
+        if (ahead["fit_error_pct"].abs().max() > _MOST_FIT_ERROR_PCT) or further_off > _MOST_FIT_ERROR_PCT:
+            return CURVE
+        return "" if further_off > _ALIKE_PCT else SIMULATION
+
+    better = frame["of"].map({of: method(rows) for of, rows in frame.groupby("of")})
     return frame.assign(believed=(better == "") | (better == frame["predicted_by"]))
-
-
-def _method(rows: pd.DataFrame) -> str:
-    """The preferred method of a configuration; empty: both, or there is no prediction."""
-    ahead = rows[~rows["backtest"] & (rows["what_if"] == "")]
-    methods = set(ahead["predicted_by"])
-    if methods != {CURVE, SIMULATION}:
-        return next(iter(methods), "")
-    if ahead["fit_error_pct"].abs().max() > _MOST_FIT_ERROR_PCT:
-        return CURVE
-    tested = rows[rows["backtest"]].pivot(index="world_size", columns="predicted_by", values="error_pct")
-    errors = tested.reindex(columns=[CURVE, SIMULATION]).dropna().abs().max().fillna(0.0)
-    further_off = errors[SIMULATION] - errors[CURVE]
-    if further_off > _MOST_FIT_ERROR_PCT:
-        return CURVE
-    return "" if further_off > _ALIKE_PCT else SIMULATION

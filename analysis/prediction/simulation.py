@@ -1,20 +1,19 @@
 """Predictions by simulation: the traced step of DDP, replayed on more ranks.
 
-DDP fills buckets with gradients in the order in which they become ready, closes a bucket when it holds
-``bucket_mb`` or more, and reduces it while the backward pass goes on (Li et al., *PyTorch Distributed*, VLDB
-2020). Allreduces run one after the other: one begins when its bucket is ready and the one before has ended.
-The step ends with the update, after the backward pass and the last allreduce, and is delayed by the latest
-rank. The number of stragglers stays the same on any number of ranks. The other ranks are late independently
-by chance, so the median lateness of the latest of P ranks is the quantile 0.5^(1/P) of one rank's lateness.
+DDP fills buckets with gradients as they become ready, closes a bucket when it holds ``bucket_mb`` or more,
+and reduces it while the backward pass goes on (Li et al., *PyTorch Distributed*, VLDB 2020). An allreduce
+begins when its bucket is ready and the one before has ended. The step ends with the update, after the
+backward pass and the last allreduce, and is delayed by the latest rank. The number of stragglers is the same
+on any number of ranks. The others are late independently by chance, so the median lateness of the latest of P
+ranks is the quantile 0.5^(1/P) of one rank's lateness.
 
 The step is that of the largest traced point; the cost of an allreduce is fitted to the traces of all points.
 The difference between the simulated and the measured step of the largest point is kept. Backtests predict
-each point from those with fewer ranks; where one lies outside its range, ranges beyond are widened by that
-distance for every doubling of the ranks.
+each point from those with fewer ranks; by how much they miss, ranges beyond are wider for every doubling.
 
 Under strong scaling the computation of a rank (without loading and waiting for gradients) on b images takes f
-+ w b with f, w >= 0, fitted by least squares of relative errors to the traced points and the one-rank point,
-which waits for no other rank. The size of gradients does not depend on the batch.
++ w b with f, w >= 0, fitted by least squares of relative errors to the traced points and the one-rank point.
+The size of gradients does not depend on the batch.
 
 What-ifs, each next to the plain prediction, or several with "+" (``fp16-gradients+network=2x``):
 
@@ -31,7 +30,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -58,9 +57,6 @@ _DEFAULTS = {"fp16-gradients": "", "network": "2x", "bucket-mb": "50", NO_STRAGG
 _OF_EXCHANGE = ("fp16-gradients", "network", "bucket-mb")
 _NUMBERS = {name: re.compile(r"\d+(\.\d+)?" + "x" * (name == "network")) for name in _DEFAULTS}
 DEFAULT_WHAT_IFS = tuple(f"{name}={value}" if value else name for name, value in _DEFAULTS.items())
-
-
-# --- a step on a number of ranks ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -90,14 +86,13 @@ class Simulated:
 
     step_ns: np.ndarray
     exposed_ns: np.ndarray  # from the end of the backward pass to that of the last collective
-    hidden_ns: np.ndarray  # the rest of the collectives' time
     buckets: int
 
 
 def buckets(step: Step, bucket_mb: float) -> tuple[np.ndarray, np.ndarray]:
     """(when each bucket is ready, ns from the start of the backward pass; its elements), in order.
 
-    All buckets have one limit: DDP's smaller first bucket is only where no limit is set.
+    All have one limit: DDP's smaller first bucket is only where no limit is set.
     """
     if step.whole_buckets or not len(step.elements):
         return step.ready_ns, step.elements
@@ -118,17 +113,16 @@ def simulate(model: Model, layout: Layout, seed: int = 0) -> Simulated:
     ready, sizes = buckets(step, model.bucket_mb) if ranks > 1 else (np.array([]), np.array([]))
     drawn = np.random.default_rng(seed).standard_normal(RESAMPLES)
     pace = np.concatenate([[1.0], np.exp(model.scatter * drawn)]) * model.shorter
-    done, talk = np.zeros(1), np.zeros(1)
+    done = np.zeros(1)
     for instant, elements in zip(ready, sizes, strict=True):
         lasts = model.cost.allreduce_ns(float(elements) * model.bytes_per_element, layout)
         done = np.maximum(done, instant * pace) + lasts
-        talk = talk + lasts
     exposed = np.maximum(done - step.backward_ns * pace, 0)
     spared = 0 if model.loader else step.waits_share
     local = step.forward_ns + step.backward_ns + step.tail_ns + step.load_ns * (1 - spared)
     late = _late_ns(step, ranks if model.stragglers else 0, spared)
     late = late * (model.shorter if model.late_shorter else 1)
-    return Simulated(local * pace + late + exposed, exposed, np.maximum(talk - exposed, 0), len(ready))
+    return Simulated(local * pace + late + exposed, exposed, len(ready))
 
 
 @lru_cache(maxsize=128)
@@ -139,11 +133,11 @@ def _late_ns(step: Step, ranks: int, spared: float) -> np.ndarray:
 
 
 def latest(own: np.ndarray, late: np.ndarray, ranks: int) -> np.ndarray:
-    """The median lateness of the latest rank, then resamples, ns.
+    """The median lateness of the latest of so many ranks, then resamples, ns.
 
     Args:
-        own: durations of the steps of ordinary ranks, ns.
-        late: (stragglers, steps), by how much each is later than the ordinary ranks, ns; at most ``ranks``.
+        own: durations of the steps of ordinary ranks.
+        late: (stragglers, steps), by how much each is later than these; at most ``ranks``.
     """
     others = ranks - len(late)
     middle = np.median(own)
@@ -169,8 +163,7 @@ def latest(own: np.ndarray, late: np.ndarray, ranks: int) -> np.ndarray:
 def _median_of_all(times: np.ndarray, come: np.ndarray, late: np.ndarray, others: int) -> float:
     """The least time by which all ranks have come in half of the steps.
 
-    Args:
-        times, come: sorted times of ordinary ranks, and how many of their steps are done by each.
+    ``times, come``: sorted times of ordinary ranks, and how many of their steps are done by each.
     """
     of_late = np.sort(late, axis=1)
 
@@ -194,7 +187,7 @@ def changed(model: Model, what_if: str, layout: Layout) -> Model:
 
     Raises:
         UserError: there is no such change, or its value is wrong.
-        ValueError: it changes nothing, or what it would change is not known; the message says which.
+        ValueError: it changes nothing, or what it would change is not known.
     """
     for name, value in _changes(what_if):
         if name in ("fp16-gradients", "network") and not model.cost.has_bandwidth(layout):
@@ -222,10 +215,7 @@ def changed(model: Model, what_if: str, layout: Layout) -> Model:
 
 def parse_what_ifs(text: str) -> list[str]:
     """``"fp16-gradients,network=2x"`` as a list; UserError if one is no change, or has a wrong value."""
-    names = parse_list(text)
-    for name in names:
-        _changes(name)
-    return names
+    return [name for name in parse_list(text) if _changes(name)]
 
 
 def _changes(what_if: str) -> list[tuple[str, float]]:
@@ -248,16 +238,6 @@ def _changes(what_if: str) -> list[tuple[str, float]]:
 
 # f and w of this file's docstring: (2, 1 + resamples), ns.
 Computing = np.ndarray
-
-
-class Network(NamedTuple):
-    """What the user knows of the network; None: it is fitted."""
-
-    alpha_us: float | None = None
-    beta_gb_per_s: float | None = None
-
-
-UNKNOWN = Network()
 
 
 @dataclass(frozen=True)
@@ -288,32 +268,39 @@ class Basis:
         """Number of stragglers."""
         return len(self.models[0].step.late_ns)
 
+    def has_links(self, layout: Layout) -> bool:
+        """Whether the links that a job needs were traced."""
+        return layout.nodes == 1 or self.links > 1
+
 
 def simulations(
     configuration: Configuration,
     steps: Sequence[Traced | str],
     targets: Sequence[int],
     what_ifs: Sequence[str] = (),
-    network: Network = UNKNOWN,
 ) -> tuple[Rows, list[Finding]]:
     """Back-tests of a configuration, then its predictions and what-ifs; and findings on what has none.
 
-    Args:
-        steps: the traced step of each of its points, or what is lacking.
+    ``steps``: the traced step of each of its points, or what is lacking.
     """
     answer: Rows = []
     missed = 0.0
+
+    def not_simulated(what: str, lacks: str) -> Finding:
+        data = {"what": what, "lacks": lacks}
+        return Finding("not_simulated", configuration=configuration.name or None, data=data)
+
     for place in range(1, len(configuration.points)):
-        basis, point = basis_of(configuration, place, steps, network, missed), configuration.points[place]
-        if isinstance(basis, Basis) and _has_links(basis, network, layout_of(point)):
+        basis, point = basis_of(configuration, place, steps, missed), configuration.points[place]
+        if isinstance(basis, Basis) and basis.has_links(layout_of(point)):
             row = _row(basis, layout_of(point))
             answer.append(row | {"backtest": True})
             if _late(steps[place]) == basis.late:
                 # A new straggler is no cost that grows.
                 missed = max(missed, _missed(row, point, basis))
-    basis = basis_of(configuration, len(configuration.points), steps, network, missed)
+    basis = basis_of(configuration, len(configuration.points), steps, missed)
     if not isinstance(basis, Basis):
-        return answer, [_not_simulated(configuration.name, "step", basis)]
+        return answer, [not_simulated("step", basis)]
     for point, step in zip(basis.points[:-1], steps, strict=False):
         if not basis.late or _late(step) == basis.late:
             missed = max(missed, _missed(_row(basis, layout_of(point)), point, basis))
@@ -327,7 +314,7 @@ def simulations(
     here = layout_of(configuration.points[-1])
     for layout in (here, *map(configuration.layout, near)):
         plain = _row(basis, layout)
-        lacks = "" if _has_links(basis, network, layout) else configurations.LINKS
+        lacks = "" if basis.has_links(layout) else configurations.LINKS
         if layout is not here:
             lacks = lacks or (configurations.TOO_WIDE if configurations.is_too_wide(plain) else "")
             findings += [configuration.not_predicted([layout.ranks], lacks)] if lacks else []
@@ -338,7 +325,7 @@ def simulations(
                 if unlike and any(one in _OF_EXCHANGE for one, _ in _changes(name)):
                     raise ValueError("simulated and measured exposed transfer differ")
             except ValueError as error:
-                findings.append(_not_simulated(configuration.name, name, str(error)))
+                findings.append(not_simulated(name, str(error)))
                 continue
             row = _row(basis, layout, models)
             gain = 100 * (plain["step_ms"] / row["step_ms"] - 1)
@@ -346,12 +333,8 @@ def simulations(
     return answer, [*findings, *too_far]
 
 
-def _not_simulated(name: str, what: str, lacks: str) -> Finding:
-    return Finding("not_simulated", configuration=name or None, data={"what": what, "lacks": lacks})
-
-
 def basis_of(
-    configuration: Configuration, count: int, steps: Sequence[Traced | str], network: Network, missed: float
+    configuration: Configuration, count: int, steps: Sequence[Traced | str], missed: float
 ) -> Basis | str:
     """What the smallest ``count`` points of a configuration predict from; or what they lack."""
     points = configuration.points[:count]
@@ -360,11 +343,9 @@ def basis_of(
         return next(step for step in reversed(steps[:count]) if isinstance(step, str))
     point, largest = usable[-1]
     scatter = configurations.scatter_of(configuration.points)
-    alpha_ns = None if network.alpha_us is None else 1e3 * network.alpha_us
-    ns_per_byte = None if network.beta_gb_per_s is None else 1 / network.beta_gb_per_s
     seen = allreduce.joined([step.exchanges for _, step in usable])
     try:
-        costs = allreduce.fit(seen, alpha_ns, ns_per_byte, estimates.SEED, scatter)
+        costs = allreduce.fit(seen, estimates.SEED, scatter)
     except ValueError:
         return "no allreduces of known size on all ranks"
     of = configuration.points[-1]
@@ -395,11 +376,8 @@ def computing(
 ) -> Computing | None:
     """f and w of this file's docstring; None: fewer than two sizes of a rank's batch are known.
 
-    Args:
-        steps: of each point, where it was traced.
-        lacking: of each point, ns to add to its traced step: its difference to the measured step is the
-            computation's, or not, so that callers try both.
-        scatter: between runs, relative.
+    ``lacking``: of each point, ns to add to its traced step, whose difference to the measured one may be the
+    computation's, or not.
     """
     timings = []
     for point, step, more in zip(points, steps, lacking, strict=True):
@@ -428,17 +406,8 @@ def _late(step: Traced | str) -> int:
     return len(step.step.late_ns) if isinstance(step, Traced) else 0
 
 
-def _has_links(basis: Basis, network: Network, layout: Layout) -> bool:
-    """Whether the links that a job needs were traced, or are given."""
-    return None not in network or layout.nodes == 1 or basis.links > 1
-
-
 def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str, Any]:
-    """The prediction for a layout.
-
-    Args:
-        models: changed by a what-if; the unchanged ones then only simulate the largest measured point.
-    """
+    """The prediction for a layout; ``models``: changed by a what-if."""
     configuration, point, ranks = basis.configuration, basis.points[-1], layout.ranks
     drawn = np.random.default_rng(point["draw_seed"]).standard_normal(RESAMPLES)
     scattered = np.exp(np.concatenate([[0.0], configurations.error_of(point, configuration.points) * drawn]))
@@ -473,8 +442,6 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
         late_ranks=basis.late,
         buckets=step.buckets,
         exposed_ms=float(step.exposed_ns[0]) / 1e6,
-        overlapped_ms=float(step.hidden_ns[0]) / 1e6,
-        measured_overlapped_ms=float(seen.hidden_ns[0]) / 1e6,
         alpha_us=alpha / 1e3 if cost.latency_known else None,
         beta_gb_per_s=1 / per_byte if per_byte else None,
         alpha_in_node_us=inside / 1e3 if levels else None,

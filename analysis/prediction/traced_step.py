@@ -1,8 +1,7 @@
 """Read the step and the allreduces that are replayed on more ranks, from the runs of a point.
 
 - A gradient is ready at the end of the last backward kernel of its layer on rank 0 (median over the profiled
-  steps); the parameters are in rank 0's report. If the trace has no layers, the buckets that were sent are
-  used instead, ready when their allreduce began.
+  steps). If the trace has no layers, the buckets that were sent are used, ready when their allreduce began.
 - Stages last as long as in the unprofiled runs. With several ranks, the backward pass includes the wait for
   gradients, so its duration is that in the trace, divided by the profiler's slowdown of the other stages.
 - Allreduces last from the arrival of the last rank; overlapping ones are one interval.
@@ -77,15 +76,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Traced:
-    """The traced step of a point, and its allreduces.
-
-    Attributes:
-        exposed_share: share of the step in exposed transfer, mean of the ranks; NaN: not known.
-    """
+    """The traced step of a point, and its allreduces."""
 
     step: Step
     exchanges: Exchanges
-    exposed_share: float = math.nan
+    exposed_share: float = math.nan  # of the step in exposed transfer, mean of the ranks
 
 
 class Late(NamedTuple):
@@ -161,9 +156,6 @@ def _kernels_of_rank_0(source: Source) -> Path:
     return tables.table_path(tables.rank_directory(source.path, 0), "kernels")
 
 
-# --- when gradients are ready ---------------------------------------------------------------------------
-
-
 def ready_in_order(counts: Mapping[str, int], layers: Mapping[str, float]) -> Gradients | None:
     """The gradients in the order in which they are ready.
 
@@ -205,9 +197,6 @@ def _since_backward(rows: pd.DataFrame, name: str, steps: pd.DataFrame) -> pd.Se
     # Whole numbers first: a float holds times since 1970 to 256 ns.
     since = rows[name].to_numpy() - of["start_ns"].to_numpy()
     return pd.Series(since - (of["load_ns"] + of["forward_ns"]).to_numpy(), rows.index)
-
-
-# --- stages ---------------------------------------------------------------------------------------------
 
 
 def step_of(
@@ -260,9 +249,6 @@ def step_of(
     )
 
 
-# --- the exchange ---------------------------------------------------------------------------------------
-
-
 def _have_sizes(calls: pd.DataFrame) -> bool:
     return len(calls) > 0 and bool(np.isfinite(calls["bytes"]).all())
 
@@ -288,11 +274,9 @@ def exchanges(
 def allreduces(trace: RunTrace) -> pd.DataFrame | None:
     """A run's allreduces of all ranks; None where they do not match, or tables are missing.
 
-    Groups of fewer ranks are left out: they exchange no gradients of DDP.
-
-    Returns:
-        In the order of rank 0's calls, on its clock: ``step, bytes`` (NaN: not known), ``start_ns`` (rank
-        0's), ``arrived_ns`` (when the last rank had come), ``end_ns`` (median over ranks).
+    Columns, in the order of rank 0's calls, on its clock: ``step, bytes`` (NaN: not known), ``start_ns``
+    (rank 0's), ``arrived_ns`` (when the last rank had come), ``end_ns`` (median over ranks). Groups of fewer
+    ranks are left out: they exchange no gradients of DDP.
     """
     ranks = trace.source.world_size
     if len(trace.ranks) != ranks or trace.matched is None:

@@ -44,15 +44,9 @@ def median(values: np.ndarray) -> np.ndarray:
 
 
 def percentile(values: np.ndarray, percent: float) -> float:
-    """The ``percent`` percentile (linear between order statistics).
-
-    NaN for so few values that none is expected beyond it: below 20 of the 95th, below 100 of the 99th.
-    """
+    """The ``percent`` percentile; NaN where so few values have none beyond it (below 20 of the 95th)."""
     enough = len(values) * (100 - percent) >= 100
     return float(np.percentile(values, percent)) if enough else float("nan")
-
-
-# --- warm-up ------------------------------------------------------------------------------------------
 
 
 def warmup(values: np.ndarray) -> int:
@@ -73,23 +67,14 @@ def warmup(values: np.ndarray) -> int:
     if recurs(values, values - level > _OFF_LEVEL_SIGMAS * sigma):
         return 0
     clipped = np.clip(values, level - _CLIP_SIGMAS * sigma, level + _CLIP_SIGMAS * sigma)
-    cut = int(np.argmin(_marginal_errors(clipped)[: count // 2 + 1]))
+    # Variance of what is left after each cut, over its length.
+    centred, left = clipped - clipped.mean(), np.arange(count, 0, -1)
+    sums, squares = np.cumsum(centred[::-1])[::-1], np.cumsum(centred[::-1] ** 2)[::-1]
+    cut = int(np.argmin(((squares / left - (sums / left) ** 2) / left)[: count // 2 + 1]))
     off = np.flatnonzero(np.abs(values[:cut] - level) > _OFF_LEVEL_SIGMAS * sigma)
     # A head that is mostly on the level has an outlier at its end.
     ends = off[np.arange(1, len(off) + 1) >= (off + 1) / 2]
     return int(ends[-1]) + 1 if len(ends) else 0
-
-
-def _marginal_errors(values: np.ndarray) -> np.ndarray:
-    # Variance of what is left after each cut, over its length.
-    centred = values - values.mean()
-    left = np.arange(len(values), 0, -1)
-    sums = np.cumsum(centred[::-1])[::-1]
-    squares = np.cumsum(centred[::-1] ** 2)[::-1]
-    return (squares / left - (sums / left) ** 2) / left
-
-
-# --- intervals ----------------------------------------------------------------------------------------
 
 
 def correlation_time(values: np.ndarray) -> float:
@@ -107,18 +92,13 @@ def correlation_time(values: np.ndarray) -> float:
     return max(1.0, 2 * float(correlation[:reach].sum()) - 1)
 
 
-def block_length(values: np.ndarray) -> int:
-    """How many neighbouring values to resample together: n^(1/3), more where they are correlated longer."""
-    count = len(values)
-    wanted = max(count ** (1 / 3), 2 * correlation_time(values))
-    return max(1, min(round(wanted), count // 4 or 1))
-
-
 def block_resamples(
     values: np.ndarray, statistic: Statistic, resamples: int = RESAMPLES, seed: int = SEED
 ) -> np.ndarray:
     """``statistic`` of ``resamples`` series of random blocks of ``values`` (circular block bootstrap)."""
-    count, length = len(values), block_length(values)
+    # n^(1/3) neighbours together, more where they are correlated longer.
+    count = len(values)
+    length = max(1, min(round(max(count ** (1 / 3), 2 * correlation_time(values))), count // 4 or 1))
     generator = np.random.default_rng(seed)
     blocks = -(-count // length)
     statistics = np.empty(resamples)
@@ -132,39 +112,19 @@ def block_resamples(
 
 
 @dataclass(frozen=True)
-class Scatter:
-    """Scatter between the runs of one point."""
-
-    sigma: float  # standard deviation of the logarithm of a run's figure: 0.01 is about 1 %
-    freedom: int  # degrees of freedom of sigma
-
-
-def scatter(values: Sequence[float] | np.ndarray) -> Scatter:
-    """The scatter between the runs of one point, by their figures (all positive).
-
-    Not pooled with other points: pooled intervals of a point that scatters more than others hold the truth in
-    58 to 67 % of cases (``python -m benchmarks.interval_coverage``).
-    """
-    logs = np.log(np.asarray(values, dtype=float))
-    freedom = len(logs) - 1
-    return Scatter(float(logs.std(ddof=1)) if freedom > 0 else float("nan"), max(freedom, 0))
-
-
-@dataclass(frozen=True)
 class Drawn:
     """The median over runs of a figure, resampled: a parametric bootstrap on the logarithm."""
 
     value: float
-    scatter: Scatter
+    sigma: float  # standard deviation of the logarithm of a run's figure: 0.01 is about 1 %
+    freedom: int  # degrees of freedom of sigma
     inside: float  # relative standard error of a run's figure by its steps: a lower limit of the scatter
     deviates: np.ndarray  # of each resample, the median of as many standard normal numbers as there are runs
     widening: np.ndarray  # of each resample, the true scatter over the estimated one
 
     def values(self, widening: np.ndarray | None = None) -> np.ndarray:
         """The resampled medians; by default with the point's own widening."""
-        sigma = np.maximum(
-            self.scatter.sigma * (self.widening if widening is None else widening), self.inside
-        )
+        sigma = np.maximum(self.sigma * (self.widening if widening is None else widening), self.inside)
         # Student's t of one degree of freedom has no mean: its far tail is cut.
         return self.value * np.exp(np.clip(sigma * self.deviates, -_MOST_LOG, _MOST_LOG))
 
@@ -175,7 +135,7 @@ class Drawn:
     @property
     def variance(self) -> float:
         """Of the logarithm of the median."""
-        return float(max(self.scatter.sigma, self.inside) ** 2 * self.deviates.var())
+        return float(max(self.sigma, self.inside) ** 2 * self.deviates.var())
 
 
 def draw_runs(
@@ -183,26 +143,26 @@ def draw_runs(
     statistic: Statistic = median,
     resamples: int = RESAMPLES,
     seed: int = SEED,
-    between: Scatter | None = None,
 ) -> Drawn:
     """The median over runs of ``statistic``, resampled; NaN for one run.
 
     Each resample draws the scatter from its own distribution (scaled inverse chi-square): intervals of few
-    runs are as wide as Student's t.
-
-    Args:
-        between: the scatter between runs; by default that of these runs.
+    runs are as wide as Student's t. It is not pooled with other points, which may scatter less.
     """
     values = np.array([float(statistic(run)) for run in runs])
-    spread = between or scatter(values)
-    if not spread.freedom:
+    value, freedom = float(np.median(values)), len(runs) - 1
+    if not freedom:
         unknown = np.full(resamples, np.nan)
-        return Drawn(float(np.median(values)), spread, float("nan"), unknown, unknown)
+        return Drawn(value, float("nan"), 0, float("nan"), unknown, unknown)
     generator = np.random.default_rng(seed)
-    widening = _widening(spread.freedom, generator, resamples)
+    widening = _widening(freedom, generator, resamples)
     deviates = np.median(generator.standard_normal((resamples, len(runs))), axis=1)
-    inside = _inside_sigma(runs, values, statistic, seed)
-    return Drawn(float(np.median(values)), spread, inside, deviates, widening)
+    errors = [
+        np.std(block_resamples(run, statistic, _INSIDE_RESAMPLES, seed + 1 + number)) / value
+        for number, (run, value) in enumerate(zip(runs, values, strict=True))
+    ]
+    inside = float(np.sqrt(np.mean(np.square(errors))))
+    return Drawn(value, float(np.log(values).std(ddof=1)), freedom, inside, deviates, widening)
 
 
 def _widening(freedom: float, generator: np.random.Generator, resamples: int) -> np.ndarray:
@@ -213,13 +173,11 @@ def shared_widening(parts: Sequence[tuple[float, Drawn]], seed: int = SEED) -> n
     """The widening of a figure that is made of several points, which each widened would make too wide.
 
     By Welch and Satterthwaite's degrees of freedom (Welch 1947, *Biometrika* 34). None, each is to be widened
-    by itself, where points have different numbers of runs (intervals would hold the truth in 90 % of cases of
-    2 runs against 5 that scatter a third as much), or one run.
+    by itself, where points have different numbers of runs, or one.
 
-    Args:
-        parts: of each point, the derivative of the figure's logarithm by the point's, and the point.
+    ``parts``: of each point, the derivative of the figure's logarithm by the point's, and the point.
     """
-    freedoms = np.array([one.scatter.freedom for _, one in parts])
+    freedoms = np.array([one.freedom for _, one in parts])
     if len(set(freedoms)) > 1 or not freedoms.all():
         return None
     variances = np.array([weight**2 * one.variance for weight, one in parts])
@@ -230,20 +188,10 @@ def shared_widening(parts: Sequence[tuple[float, Drawn]], seed: int = SEED) -> n
     return _widening(freedom, np.random.default_rng(seed), resamples)
 
 
-def _inside_sigma(runs: Sequence[np.ndarray], values: np.ndarray, statistic: Statistic, seed: int) -> float:
-    """Relative standard error of a run's figure, by its batches alone."""
-    errors = [
-        np.std(block_resamples(run, statistic, _INSIDE_RESAMPLES, seed + 1 + number)) / value
-        for number, (run, value) in enumerate(zip(runs, values, strict=True))
-    ]
-    return float(np.sqrt(np.mean(np.square(errors))))
-
-
 def columns_of(name: str, sampled: np.ndarray) -> dict[str, Any]:
     """A figure and the ends of its interval as columns ``name``, ``name_low`` and ``name_high``.
 
-    Args:
-        sampled: the measured value, then the resampled ones; or a row of these a row.
+    ``sampled``: the measured value, then the resampled ones; or a row of these a row.
     """
     low, high = interval(sampled[..., 1:])
     return {name: sampled[..., 0], f"{name}_low": low, f"{name}_high": high}
@@ -307,13 +255,10 @@ def independent_of_mean(values: np.ndarray) -> float:
 
 
 def errors_of_means(series: np.ndarray, resamples: int, generator: np.random.Generator) -> np.ndarray | None:
-    """Errors of the means of series of the same steps, and of their sum, drawn together.
+    """Errors of the means of series (series, batches) of the same steps, and of their sum, drawn together.
 
     Each is Student's t for the effective number of independent steps of its series. Drawn together: normal,
     correlated as the series are, over spreads of one probability.
-
-    Args:
-        series: (series, batches).
 
     Returns:
         (series and their sum, resamples); None: too few steps.
@@ -340,19 +285,15 @@ def independent_of_median(values: np.ndarray) -> float:
     count = len(values)
     if count < _FEWEST:
         return 0.0
-    phi = _highest_correlation(_normal_scores(values))
+    from scipy import special
+
+    # Normal quantiles of the values' ranks; equal values share the mean of theirs.
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = np.cumsum(counts) - (counts - 1) / 2
+    phi = _highest_correlation(np.asarray(special.ndtri((ranks[which] - 0.5) / count)))
     reach = 1 if phi <= 0 else int(np.log(1e-4) / np.log(phi)) + 1
     longest = 1 + 4 / np.pi * float(np.arcsin(phi ** np.arange(1, reach + 1)).sum()) if phi > 0 else 1.0
     return count / max(longest, correlation_time(np.sign(values - np.median(values))))
-
-
-def _normal_scores(values: np.ndarray) -> np.ndarray:
-    """The normal quantiles of the values' ranks; equal values share the mean of theirs."""
-    from scipy import special
-
-    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = np.cumsum(counts) - (counts - 1) / 2
-    return np.asarray(special.ndtri((ranks[which] - 0.5) / len(values)))
 
 
 def _highest_correlation(values: np.ndarray) -> float:

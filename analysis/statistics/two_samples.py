@@ -1,15 +1,13 @@
-"""Tests: two sets of runs, the difference that so many runs can detect; a change in a sequence of results.
+"""Tests: two sets of runs; a change in a sequence of results.
 
 The test is the exact Mann-Whitney test (1947), which assumes no distribution. Several configurations are its
 strata: their counts are added, as in van Elteren's test (1960). The interval of a difference contains all
-values that the test does not reject (Hodges and Lehmann 1963), so that the two never disagree. Values are
-compared by their logarithms, since a slowdown is a factor.
+values that the test does not reject (Hodges and Lehmann 1963). Values are compared by their logarithms.
 """
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from itertools import permutations
 from typing import NamedTuple
 
@@ -18,38 +16,31 @@ import numpy as np
 from analysis.statistics import estimates
 
 SIGNIFICANCE = 0.05
-POWER = 0.80
-_UNLIKE = 0.01  # significance of the F test, which unequal scatter makes too easily significant
-_SIMULATIONS = 4000
-_MOST_ELEMENTS = 2_000_000  # of one simulation, for its memory and time
 
 Stratum = tuple[np.ndarray, np.ndarray]  # figures of the runs of one configuration, before and after
 Shapes = tuple[tuple[int, int], ...]  # runs before and after, of each configuration
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Of two sets of runs in one figure, b / a - 1 in percent; NaN where there are too few runs."""
+class Effect(NamedTuple):
+    """A difference, %, with its 95 % interval (NaN: too few runs) and two-sided p."""
 
     effect_pct: float
     low: float
     high: float
     p_value: float
-    detectable_pct: float
 
 
-def difference(strata: Sequence[Stratum], tests: int = 1) -> Difference:
-    """Effect, 95 % interval and two-sided test of two sets of run figures (all positive).
+def difference(strata: Sequence[Stratum]) -> Effect:
+    """b / a - 1 of two sets of run figures (all positive).
 
     Args:
         strata: of one configuration; of several, the difference is taken to be one in all.
-        tests: how many tests are made beside each other; what is detectable allows for that (Holm).
 
     The effect of one configuration is that of the medians, of several the median of all ratios of two runs
     of a configuration.
     """
-    shapes = _shapes(strata)
-    ratios = np.sort(_log_ratios(strata))
+    shapes = tuple((len(a), len(b)) for a, b in strata)
+    ratios = np.sort(np.concatenate([np.subtract.outer(np.log(b), np.log(a)).ravel() for a, b in strata]))
     pairs = len(ratios)
     above = float((ratios > 0).sum() + 0.5 * (ratios == 0).sum())
     # Half a count (runs that are equal) is rounded to the side of no difference.
@@ -61,39 +52,7 @@ def difference(strata: Sequence[Stratum], tests: int = 1) -> Difference:
     effect = float(np.median(ratios))
     if len(strata) == 1:
         effect = math.log(np.median(strata[0][1]) / np.median(strata[0][0]))
-    return Difference(100 * math.expm1(effect), low, high, p_value, detectable_pct(strata, tests))
-
-
-def unlike_effects(strata: Sequence[Stratum]) -> tuple[float, float] | None:
-    """The lowest and highest effect of several configurations, %, where one effect of all says little.
-
-    None: one effect may be that of all. It is not if the effects differ by more than chance (F test of the
-    interaction of side and configuration, on logarithms) and by more than the effect of all itself, as
-    effects of opposite sign always do.
-    """
-    from scipy.special import fdtrc
-
-    freedom = sum(len(side) - 1 for pair in strata for side in pair)
-    if len(strata) < 2 or not freedom:
-        return None
-    medians = [math.log(np.median(b) / np.median(a)) for a, b in strata]
-    least, most = min(medians), max(medians)
-    if most - least <= abs(float(np.median(_log_ratios(strata)))):
-        return None
-    means = np.array([np.log(b).mean() - np.log(a).mean() for a, b in strata])
-    weights = np.array([1 / (1 / len(a) + 1 / len(b)) for a, b in strata])
-    between = float(weights @ (means - np.average(means, weights=weights)) ** 2) / (len(strata) - 1)
-    within = _scatter(strata) ** 2
-    differ = between > 0 if within == 0 else fdtrc(len(strata) - 1, freedom, between / within) <= _UNLIKE
-    return (100 * math.expm1(least), 100 * math.expm1(most)) if differ else None
-
-
-def _log_ratios(strata: Sequence[Stratum]) -> np.ndarray:
-    """Of all pairs of runs of a configuration."""
-    return np.concatenate([np.subtract.outer(np.log(b), np.log(a)).ravel() for a, b in strata])
-
-
-# --- the test -----------------------------------------------------------------------------------------
+    return Effect(100 * math.expm1(effect), low, high, p_value)
 
 
 @cache
@@ -139,49 +98,6 @@ def runs_needed(tests: int) -> int:
     return runs
 
 
-# --- its power ----------------------------------------------------------------------------------------
-
-
-def detectable_pct(strata: Sequence[Stratum], tests: int = 1) -> float:
-    """The slowdown that the test would find in 4 of 5 cases, %, were runs normal with the scatter of these.
-
-    NaN: so few runs show none. Of several strata: a slowdown of all, whose runs are taken to scatter alike;
-    where they do not, it is found more often.
-    """
-    cut = rejected_counts(_shapes(strata), SIGNIFICANCE / tests)
-    return 100 * math.expm1(_scatter(strata) * _detectable_shift(_shapes(strata), cut)) if cut else math.nan
-
-
-def _shapes(strata: Sequence[Stratum]) -> Shapes:
-    return tuple((len(a), len(b)) for a, b in strata)
-
-
-def _scatter(strata: Sequence[Stratum]) -> float:
-    """Standard deviation of the logarithm of a run of one configuration and side; NaN: no two runs."""
-    scatters = [estimates.scatter(side) for pair in strata for side in pair if len(side) > 1]
-    freedom = sum(each.freedom for each in scatters)
-    squares = sum(each.sigma**2 * each.freedom for each in scatters)
-    return math.sqrt(squares / freedom) if freedom else math.nan
-
-
-@lru_cache(maxsize=4096)
-def _detectable_shift(shapes: Shapes, cut: int) -> float:
-    """The shift that is found with probability :data:`POWER`, in standard deviations of a run's logarithm.
-
-    In a simulated case the count of pairs a < b + shift reaches the highest ``cut`` counts as soon as the
-    shift exceeds one of the sorted differences a - b: that is the least shift found in this case.
-    """
-    generator = np.random.default_rng(estimates.SEED)
-    pairs = sum(a * b for a, b in shapes)
-    cases = max(200, min(_SIMULATIONS, _MOST_ELEMENTS // pairs))
-    differences = []
-    for runs_a, runs_b in shapes:
-        a, b = (generator.standard_normal((cases, runs)) for runs in (runs_a, runs_b))
-        differences.append((a[:, :, None] - b[:, None, :]).reshape(cases, -1))
-    least = np.partition(np.concatenate(differences, axis=1), pairs - cut, axis=1)[:, pairs - cut]
-    return float(np.quantile(least, POWER))
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's correction (1979) for several tests; NaN stays NaN."""
     values = np.asarray(p_values, float)
@@ -192,8 +108,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
         corrected[place] = least
     return corrected.tolist()
 
-
-# --- a sequence of results ----------------------------------------------------------------------------
 
 # One value a result: results that differ from night to night by more than their runs do are no change.
 FEWEST = 3  # values of which the last can be judged
@@ -212,9 +126,9 @@ class Change(NamedTuple):
 def change_point(values: np.ndarray) -> Change:
     """The split of a sequence whose two means differ most, with a permutation test of that difference.
 
-    The statistic is the difference of the means in units of its standard deviation, for equal scatter (the
-    likelihood ratio of a single change in the mean of normal values; Hinkley 1970). It is compared with the
-    largest of any split of the same values in other orders: all of up to 8, else 9,999 random ones.
+    The statistic is the difference of the means in units of its standard deviation (the likelihood ratio of a
+    single change in the mean of normal values; Hinkley 1970). It is compared with the largest of any split of
+    the same values in other orders: all of up to 8, else 9,999 random ones.
     """
     logs = np.log(values)
     count = len(logs)
@@ -239,16 +153,7 @@ def _splits(orders: np.ndarray) -> np.ndarray:
     return np.abs(sums) / np.sqrt(before * (count - before) / count)
 
 
-class Last(NamedTuple):
-    """By how much the last value is above those before it, %; with its 95 % interval and two-sided p."""
-
-    effect_pct: float
-    low: float
-    high: float
-    p_value: float
-
-
-def last(values: np.ndarray) -> Last:
+def last(values: np.ndarray) -> Effect:
     """The last value against the mean of those before, by Student's t for a further value of these."""
     from scipy.special import stdtr, stdtrit
 
@@ -261,4 +166,4 @@ def last(values: np.ndarray) -> Last:
     is_equal = error < 1e-9
     p_value = float(abs(effect) < 1e-9) if is_equal else 2 * float(stdtr(freedom, -abs(effect) / error))
     pct, low, high = (100 * math.expm1(one) for one in (effect, effect - reach, effect + reach))
-    return Last(pct, low, high, p_value)
+    return Effect(pct, low, high, p_value)

@@ -1,7 +1,6 @@
 """Equal results are called equal, planted differences are found, and too few runs are said to be too few."""
 
 import json
-import re
 import shutil
 from typing import Any
 
@@ -78,7 +77,7 @@ def test_a_planted_change_is_found_and_makes_the_exit_code(
     assert row["effect_pct"] == pytest.approx(step_ms - 100, abs=0.8)
     assert row["effect_pct_low"] < step_ms - 100 < row["effect_pct_high"]
     assert (said["verdict"], said["slower"], said["of"]) == (of_all, int(of_row == "slower"), 1)
-    assert said["effect_pct"] == pytest.approx(row["effect_pct"]) and said["detectable_pct"] > 0
+    assert said["effect_pct"] == pytest.approx(row["effect_pct"])
     assert "combined" not in {row["kind"] for row in rows.values()}  # of one configuration
 
 
@@ -90,7 +89,7 @@ def test_of_too_few_runs_there_is_no_verdict_and_no_interval(tmp_path, runs):
     assert code == 0 and {row["verdict"] for row in rows.values()} == {"too few runs"}
     row = rows["step_ms"]
     assert row["effect_pct"] == pytest.approx(50, abs=5)
-    assert row["effect_pct_low"] is row["detectable_pct"] is None
+    assert row["effect_pct_low"] is None
     assert said["few_runs"] == {"n": 1, "of": 1, "least": 4}
     assert said["compared"]["verdict"] == "too few runs"
 
@@ -149,20 +148,6 @@ def test_configurations_that_are_all_a_little_slower_are_one_finding(tmp_path):
     assert said["compared"]["verdict"] == "worse" and said["few_runs"]["least"] == 5
     accepted = run("analysis.compare", tmp_path / "a", tmp_path / "b", "--threshold", "5")
     assert accepted.code == 0
-
-
-def test_configurations_of_unlike_effects_have_no_effect_of_all(tmp_path):
-    for name, of, noise_ms in (("a", (1.0, 1.0), 1.0), ("b", (0.11, 1.07), 1.5)):
-        for workers, factor in zip((1, 2), of, strict=True):
-            truth = Truth(step_ms={1: 100 * factor}, noise_ms=noise_ms, run_noise_ms=0.5)
-            write_sweep(tmp_path / name, [run_of(workers=workers)], truth, repetitions={"none": 3})
-    code, rows, said = compared(tmp_path / "a", tmp_path / "b")
-    assert code == 0
-    assert re.fullmatch(r"-8\d\.\d to \+\d\.\d %", said["compared"]["change"])
-    # What programs read has the verdict of the test, and both ends.
-    (row,) = [row for row in rows.values() if row["kind"] == "combined"]
-    assert row["verdict"] == "no difference"
-    assert row["least_effect_pct"] < -80 and 0 < row["most_effect_pct"] < 12
 
 
 def test_what_differs_beside_the_steps_is_named(before, tmp_path):

@@ -152,11 +152,8 @@ def test_what_ifs_stand_beside_the_plain_prediction(tmp_path):
     )
 
 
-def test_one_rank_is_enough_where_the_network_is_given(tmp_path):
-    known = ("--alpha-us", str(ALPHA_US), "--beta-gb-per-s", str(BETA_GB_PER_S))
-    (row,) = simulated(sweep(tmp_path, ranks=(1,)), "--ranks", "4", *known)
-    assert row["step_ms"] == pytest.approx(step_ms(4), rel=1e-4) and row["traced_ranks"] == 1
-    said = one_line_error(run("analysis.predict", tmp_path))
+def test_one_rank_is_not_enough(tmp_path):
+    said = one_line_error(run("analysis.predict", sweep(tmp_path, ranks=(1,))))
     assert ONE_SIZE in said and "no allreduces" in said
     section = section_of(load(tmp_path), "prediction")
     assert section.unavailable and not section.charts

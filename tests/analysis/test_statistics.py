@@ -99,7 +99,7 @@ def test_the_degrees_of_freedom_of_a_ratio_are_those_of_welch_and_satterthwaite(
     """Of two points alike with 4 each they are 8; beside a point that does not scatter, its partner's 4."""
     deviates, ones = np.random.default_rng(1).standard_normal(40_000), np.ones(40_000)
     parts = [
-        (weight, estimates.Drawn(100.0, estimates.Scatter(sigma, 4), 0.0, weight * deviates, ones))
+        (weight, estimates.Drawn(100.0, sigma, 4, 0.0, weight * deviates, ones))
         for weight, sigma in ((1.0, 0.01), (-1.0, other))
     ]
     chi_square = freedom / estimates.shared_widening(parts) ** 2
