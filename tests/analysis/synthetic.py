@@ -249,6 +249,14 @@ def change_rows(directory: Path, name: str, changed: Callable[[list[dict]], list
     tables.write(tables.as_table(name, columns), directory, name)
 
 
+def change_manifest(directory: Path, of_rank: Callable[[RankReport], dict], **fields: Any) -> None:
+    """Write a run's manifest anew, with other fields, and others of each rank's report."""
+    manifest = store.read_record(directory / store.MANIFEST, Manifest)
+    ranks = [report.model_copy(update=of_rank(report)) for report in manifest.ranks]
+    changed = manifest.model_copy(update={"ranks": ranks, **fields})
+    store.write_record(directory / store.MANIFEST, changed)
+
+
 # --- the reference's kinds of files -----------------------------------------------------------------------
 
 PYPROF_NAME = "run_0_config_{nodes}_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip"

@@ -9,8 +9,7 @@ from analysis.frames.load import load
 from analysis.measures import expense
 from jobs import store
 from jobs.run_fields import attempted
-from jobs.store import Manifest
-from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep_record
+from tests.analysis.synthetic import Truth, change_manifest, run_of, write_run, write_sweep_record
 
 METERED = {"metered_s": 10.0, "device_energy_j": 2560.0, "peak_memory_bytes": 2 * 10**9}
 
@@ -21,13 +20,8 @@ def cost(path: Path, by: str = "run") -> Rows:
 
 def plant(directory: Path, seconds: float, **of_ranks: list) -> None:
     """Give a run's manifest a wall time, and its ranks figures: a value a rank."""
-    path = directory / store.MANIFEST
-    manifest = store.read_record(path, Manifest)
-    ranks = [
-        report.model_copy(update={name: values[report.rank] for name, values in of_ranks.items()})
-        for report in manifest.ranks
-    ]
-    store.write_record(path, manifest.model_copy(update={"seconds": seconds, "ranks": ranks}))
+    of = {name: dict(enumerate(values)) for name, values in of_ranks.items()}
+    change_manifest(directory, lambda one: {name: of[name][one.rank] for name in of}, seconds=seconds)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from analysis.frames.load import load, load_named
 from analysis.prediction import configurations
 from analysis.prediction.predict import curves
-from benchmarks.planted_sweep import NO_NOISE, Job, write_sweep
+from benchmarks.planted_sweep import IMAGES, NO_NOISE, Job, write_sweep
 from jobs import store
 from jobs.run_fields import format_id
 from jobs.store import Manifest
@@ -22,18 +22,21 @@ from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep_recor
 REPETITIONS = 2
 
 
+def become(directory: Path, **fields: object) -> None:
+    """Let a run be one with other fields."""
+    manifest = store.read_record(directory / store.MANIFEST, Manifest)
+    run = manifest.run.model_copy(update=fields)
+    store.write_record(directory / store.MANIFEST, manifest.model_copy(update={"run": run}))
+    directory.rename(directory.with_name(format_id(run, manifest.repetition, 0)))
+
+
 def plant(folder: Path, ranks: int, program: str) -> None:
     """Runs of a program on so many ranks."""
+    before = {*folder.glob("run_*")}
     job = Job(ranks=ranks, load_ms=5.0 * (ranks - 1))
     write_sweep(folder, [job], noise=NO_NOISE, repetitions={"none": REPETITIONS})
-    for directory in folder.glob("run_*"):
-        manifest = store.read_record(directory / store.MANIFEST, Manifest)
-        if manifest.run.program:
-            continue
-        run = manifest.run.model_copy(update={"program": program})
-        renamed = directory.with_name(format_id(run, manifest.repetition, 0))
-        store.write_record(directory / store.MANIFEST, manifest.model_copy(update={"run": run}))
-        directory.rename(renamed)
+    for directory in {*folder.glob("run_*")} - before:
+        become(directory, program=program)
 
 
 @pytest.fixture(scope="module")
@@ -113,11 +116,7 @@ def test_where_samples_of_runs_are_unknown_the_others_are_reported(tmp_path, lac
 def test_named_runs_with_another_batch_per_rank_and_in_all_are_not_compared(folders, tmp_path):
     shutil.copytree(folders[2], tmp_path / "2")
     for directory in (tmp_path / "2").glob("run_*"):
-        manifest = store.read_record(directory / store.MANIFEST, Manifest)
-        batch = 2 * manifest.run.batch
-        changed = manifest.run.model_copy(update={"batch": batch})
-        store.write_record(directory / store.MANIFEST, manifest.model_copy(update={"run": changed}))
-        directory.rename(directory.with_name(format_id(changed, manifest.repetition, 0)))
+        become(directory, batch=2 * IMAGES)
     (one, two), said = answered("analysis.scaled", f"1={folders[1]}", f"2={tmp_path / '2'}")
     assert (one["speedup"], one["scaling_efficiency_pct"]) == (1, 100)
     assert (two["speedup"], two["scaling_efficiency_pct"]) == (None, None)

@@ -19,12 +19,17 @@ from analysis.prediction.configurations import (
     read_table,
 )
 from analysis.prediction.predict import of_study, predictions
-from jobs import store
-from jobs.store import Manifest
 from profiling.findings import Finding
 from tests.analysis.commands import found, one_line_error, run
 from tests.analysis.frames import opening_of, section_of
-from tests.analysis.synthetic import Truth, run_of, write_run, write_sweep, write_sweep_record
+from tests.analysis.synthetic import (
+    Truth,
+    change_manifest,
+    run_of,
+    write_run,
+    write_sweep,
+    write_sweep_record,
+)
 
 
 def predicted(found, wanted):
@@ -215,11 +220,8 @@ def plant(directory, device="cpu", cores=4, hosts=1, **fields):
         shape = {"nodes": min(hosts, ranks), "gpus_per_node": ranks // min(hosts, ranks)}
         for profile in ("none", "torch"):
             one = run_of(profile=profile, **shape, **fields)
-            path = write_run(directory, one, Truth(device=device)) / store.MANIFEST
-            manifest = Manifest.model_validate_json(path.read_text())
-            reports = [one.model_copy(update={"hostname": f"h{one.rank % hosts}"}) for one in manifest.ranks]
-            host = {"cores": cores} if cores else {}
-            store.write_record(path, manifest.model_copy(update={"ranks": reports, "host": host}))
+            made, host = write_run(directory, one, Truth(device=device)), {"cores": cores} if cores else {}
+            change_manifest(made, lambda rank: {"hostname": f"h{rank.rank % hosts}"}, host=host)
     write_sweep_record(directory)
     return load(directory)
 
@@ -258,11 +260,8 @@ def test_where_nothing_can_be_predicted_shared_cores_are_the_reason(tmp_path):
 @pytest.mark.parametrize(("threads_of", "differ"), [({1: 2, 2: 1}, True), ({1: 2, 2: 2}, False)])
 def test_different_threads_per_rank_are_said_by_table_and_report(tmp_path, threads_of, differ):
     plant(tmp_path)
-    for path in tmp_path.glob(f"run_*/{store.MANIFEST}"):
-        manifest = Manifest.model_validate_json(path.read_text())
-        threads = threads_of[len(manifest.ranks)]
-        reports = [one.model_copy(update={"threads": threads}) for one in manifest.ranks]
-        store.write_record(path, manifest.model_copy(update={"ranks": reports}))
+    for path in tmp_path.glob("run_*"):
+        change_manifest(path, lambda rank: {"threads": threads_of[rank.world_size]})
     of_table = found("analysis.scaled", tmp_path)
     assert of_table.get("threads_differ") == ({"threads": [1], "base": [2]} if differ else None)
     assert ("threads per rank" in opening_of(load(tmp_path))) == differ
