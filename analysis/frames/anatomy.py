@@ -191,6 +191,11 @@ class RunTrace:
             study.note("transfer_unknown", self.source, collectives=", ".join(kinds), reason=reason)
 
     @property
+    def collectives_alone(self) -> bool:
+        """Whether nothing but collectives was recorded (NCCL Inspector): what else ran is not known."""
+        return len(self.collectives) > 0 and not any(one.parts_ns["compute"].any() for one in self.ranks)
+
+    @property
     def staged(self) -> bool:
         """Whether the stages of all batches are known."""
         return all(one.staged for one in self.ranks)
@@ -377,6 +382,8 @@ def anatomy_of(trace: RunTrace, with_warmup: bool = False) -> pd.DataFrame:
     if trace.source.ranks > 1 and len(frame) and not frame[list(_COMMUNICATION)].any(axis=None):
         # Not 0 ms: the profiler did not see them, and what they took counts as idle.
         return frame.drop(columns=list(_COMMUNICATION))
+    if trace.collectives_alone:
+        return frame.drop(columns=[name for name in frame if name.startswith(("compute", "idle"))])
     return frame
 
 

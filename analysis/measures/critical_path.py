@@ -188,7 +188,7 @@ def paths_of(study: Study, source: Source) -> RunPaths:
 def _read(study: Study, trace: RunTrace) -> dict[int, waits.Recorded]:
     """What the ranks that are read did in the steps that are, by their places."""
     source = trace.source
-    if not trace.ranks:
+    if not trace.ranks or trace.collectives_alone:
         return {}
     recorded = np.unique(np.concatenate([rank.batch_index for rank in trace.ranks]))
     steps = recorded[in_steps(recorded, trace.counted.steps)].tolist()

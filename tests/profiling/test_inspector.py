@@ -83,6 +83,10 @@ def test_records_without_steps_name_the_rank_that_comes_late(tmp_path, late_us, 
     (row,) = run("analysis.communication", tmp_path / "out/raw", "--format", "csv").csv
     assert int(float(row["calls_per_step"])) == len(common)
     assert float(row["transfer_ms"]) == pytest.approx(2 * len(common), rel=0.01)
+    # Kernels of the model may have run beside them, or none.
+    (row,) = run("analysis.anatomy", tmp_path / "out/raw", "--format", "csv").csv
+    assert row["compute_ms"] == row["idle_ms"] == row["idle_host_bound_ms"] == ""
+    assert run("analysis.critical_path", tmp_path / "out/raw").code == 2
     lost = found("analysis.stragglers", tmp_path / "out/raw")["rows_left_out"]
     assert lost["n"] == 4 * 400 - sum(
         number % 7 == rank for number in range(400) for rank in range(4)
