@@ -11,7 +11,7 @@ import torch
 from jobs.run import make_run
 from profiling.errors import UserError
 from profiling.markers import Markers
-from profiling.step_clock import DeviceClock
+from profiling.step_clock import DeviceClock, open_clock
 from train import loop
 from train.loop import INSTANTS
 from train.step import Precision, make_step
@@ -151,6 +151,26 @@ class FakeEvent:
 
     def elapsed_time(self, later: "FakeEvent") -> float:
         return float(np.float32((later.at_ns - self.at_ns) / 1e6))
+
+
+def test_a_clock_of_one_gpu_ticks_in_its_stream_whichever_gpu_is_the_current_one(monkeypatch):
+    waited, streams = Mock(), []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            self.elapsed_time = lambda later: 1.0
+
+        def record(self, stream: str) -> None:
+            streams.append(stream)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index=0: f"of GPU {index}")
+    monkeypatch.setattr(torch.cuda, "synchronize", waited)
+    clock = open_clock("cuda", 1)
+    clock.start()
+    clock.tick()
+    assert len(clock.instants_ns()) == 1
+    assert set(streams) == {"of GPU 1"} and {call.args for call in waited.call_args_list} == {(1,)}
 
 
 @pytest.mark.parametrize("ppm", [0, 30, -80])

@@ -1,5 +1,6 @@
 """One rank from its start to its report: does it learn, does it repeat itself, what does it leave?"""
 
+from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock
 
 import numpy as np
@@ -121,6 +122,21 @@ def test_dataparallel_on_a_cpu_runs_the_model_plainly_on_all_gpus_images_and_say
     assert finished.report.backend == "dp/no device" and finished.wrong == ""
     assert [finding.code for finding in finished.report.findings] == ["option_limited"]
     check_run(run, [finished.report], tmp_path)
+
+
+def test_dataparallel_drives_all_gpus_and_computes_in_what_the_run_says(data_set, monkeypatch):
+    """It switches autocast on in each replica's thread, without a type."""
+    wrapped, layer, cuda = Mock(), torch.nn.Linear(2, 2), torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.nn, "DataParallel", wrapped)
+    backend = open_backend(tiny(data_set, backend="dp", gpus_per_node=2, compute="bf16"), World(), cuda)
+    backend.wrap(layer)
+    assert wrapped.call_args.kwargs["device_ids"] == [0, 1] and backend.description == "dp/2 GPUs"
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(layer, torch.ones(1, 2)).result()
+        assert pool.submit(torch.get_autocast_dtype, "cuda").result() == torch.bfloat16
+    with pytest.raises(UserError, match="is to drive 4 GPUs, and this process sees 2; the one rank"):
+        open_backend(tiny(data_set, backend="dp", gpus_per_node=4), World(), cuda)
 
 
 # --- what cannot be done is one line ------------------------------------------------------------------
