@@ -35,6 +35,7 @@ from profiling.watching.steps import (
     steps_of,
 )
 from profiling.watching.watched import Enough, Request, Watch, findings_of
+from tests.builders import data_of
 
 
 @pytest.fixture
@@ -136,6 +137,31 @@ def test_a_step_of_few_is_not_ended_before_the_second_optimizer_has_come(watch, 
             passes(models[1])
             generator.step()
     assert watched_process.stop().passes.tolist() == [critics + 1] * batches
+
+
+@pytest.mark.parametrize(
+    ("every", "unseen", "passes_of_steps"),
+    [
+        pytest.param(16, False, [16, 16], id="accumulated for long"),
+        pytest.param(0, False, [1, 1, 1], id="never called"),
+        pytest.param(0, True, [1, 1, 1], id="not seen, as compiled ones"),
+    ],
+)
+def test_an_optimizer_is_waited_for_but_not_without_end(watch, every, unseen, passes_of_steps):
+    watched_process, model = watch(Request(batches=len(passes_of_steps))), torch.nn.Linear(3, 2)
+    optimizer = descent(model)
+    with pytest.raises(Enough):
+        for number in range(1, ENDLESS + 1):
+            passes(model)
+            if unseen:
+                descend(model)
+                assert number < 6
+            elif every and number % every == 0:
+                optimizer.step()
+    steps = watched_process.stop()
+    assert steps.passes.tolist() == passes_of_steps
+    by = data_of(findings_of(watched_process, steps), "steps_by")
+    assert by == ([] if every else [{"by": BY_BACKWARD}])
 
 
 def test_without_a_data_loader_the_first_step_is_whole(watch):
