@@ -14,7 +14,7 @@ from profiling.errors import UserError
 from tests.analysis.commands import run
 from train import energy
 from train.studies import attempt, capacity, common, gemm, layers, order
-from train.studies.layers import LAYERS
+from train.studies.layers import LAYERS, specs_of
 
 pytestmark = pytest.mark.long
 TINY = ("--device", "cpu", "--repetitions", "4")
@@ -202,6 +202,17 @@ def test_a_layer_that_cannot_be_is_one_line(text, reason):
     assert reason in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_the_usual_layers_are_sized():
+    flags = common.study_parser("layers", "")
+    flags.add_argument("--layer", action="append")
+    small = flags.parse_args(["--batch", "2", "--image-size", "32"])
+    assert [spec.shape for spec in specs_of(small, "cpu")] == [(2, 3, 32, 32)] * 3 + [(2, 25088)]
+    assert [str(spec) for spec in specs_of(flags.parse_args([]), "cuda")] == list(LAYERS)
+    assert {spec.shape[0] for spec in specs_of(flags.parse_args([]), "cpu")} == {16}
+    with pytest.raises(UserError, match="says the shape of its input"):
+        specs_of(flags.parse_args(["--layer", "ReLU()@3", "--batch", "2"]), "cpu")
+
+
 def test_layers_from_the_command_line(answer_of, tmp_path):
     answer = answer_of(
         layers.main, "--device", "cpu", "--layer", "ReLU()@2,3,32,32", "--layer", "Linear(64, 8)@4,64",
@@ -239,8 +250,20 @@ def test_a_layers_energy_is_that_above_idle_of_each_metering(answer_of, monkeypa
 # --- the study of what memory holds: searches, limits, ends of tries, and for real on this CPU ---------
 
 
+GIB = 1 << 30
 FITS = attempt.Attempt(fits=True, limit=9, base=1, peak=5)
 FAILS = attempt.Attempt(fits=False, reason="DefaultCPUAllocator: can't allocate memory", limit=9, base=1)
+
+
+@pytest.mark.parametrize("start", [1, 8, 15])
+@pytest.mark.parametrize("weights", [[1] * 16, [9] * 3 + [1] * 13, [1] * 13 + [9] * 3, [1, 1]])
+def test_the_balance_is_found(weights, start):
+    def attempt(place):
+        return None, sum(weights[:place]) - sum(weights[place:])
+
+    best, tried = capacity.balance(attempt, start, len(weights) - 1)
+    least = min(abs(attempt(place)[1]) for place in range(1, len(weights)))
+    assert abs(attempt(best)[1]) == least and len(tried) <= 5
 
 
 @pytest.mark.parametrize("largest", [1, 15, 20, 1543, 1551, 1560])
@@ -261,6 +284,44 @@ def test_two_small_networks_tell_how_many_layers_fill_a_device(tmp_path, monkeyp
     monkeypatch.setattr(study, "_attempt", attempt)
     assert sum(study.grow()) == largest + 1
     assert asked[0] == 16 and len(asked) == len(set(asked)) <= 10
+
+
+def test_stages_are_the_networks_layers():
+    assert [capacity.proportion(layers, 1, 1) for layers in (1, 123, 124)] == [(0, 1), (61, 62), (62, 62)]
+    assert capacity.proportion(12, 3, 1) == (9, 3) and capacity.proportion(5, 0, 8) == (0, 5)
+    facts = {"batch": 1, "image_size": 8, "device": "cpu", "limit_bytes": 0, "warmup": 0, "repetitions": 1,
+             "threads": 1, "seed": 0, "answer": "answer", "convolutions": 2}  # fmt: skip
+    kinds = [
+        [type(layer).__name__ for layer in attempt.build(attempt.Task(first=first, last=last, **facts))]
+        for first, last in [(0, 5), (0, 3), (3, 5)]
+    ]
+    assert kinds[0] == kinds[1] + kinds[2] == ["Conv2d"] * 2 + ["Linear"] * 3
+    deep = attempt.build(attempt.Task(**facts, first=2, last=62))
+    spread = float(deep(torch.randn(1, 64, 8, 8)).detach().std())
+    assert 1e-3 < spread < 1e3  # and so no denormal numbers, at any depth
+
+
+def test_a_limit_is_within_what_the_device_has(monkeypatch):
+    hard, limits, fractions = 5 << 40, [], []
+    monkeypatch.setattr(attempt.resource, "getrlimit", lambda _: (1 << 40, hard))
+    monkeypatch.setattr(attempt.resource, "setrlimit", lambda _, both: limits.append(both))
+    cpu, gpu = torch.device("cpu"), torch.device("cuda", 0)
+    assert [attempt._limited(cpu, wanted)[1] for wanted in (2 << 40, 9 << 40)] == [2 << 40, hard]
+    assert limits == [(2 << 40, hard), (hard, hard)]
+    said = {
+        "synchronize": None, "reset_peak_memory_stats": None, "mem_get_info": (70 * GIB, 80 * GIB),
+        "memory_reserved": 2 * GIB, "max_memory_allocated": 5 * GIB, "max_memory_reserved": 7 * GIB,
+    }  # fmt: skip
+    for name, value in said.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda share, _: fractions.append(share)
+    )
+    # Of 10 GiB that are taken the allocator has 2, with which it must not exceed what the others leave.
+    for wanted, given in ((0, 80), (100, 80), (40, 40), (4, 4)):  # the last too small
+        assert attempt._limited(gpu, wanted * GIB) == (8 * GIB, given * GIB)
+    assert fractions == [32 / 80]
+    assert attempt._peak(gpu, 8 * GIB, lambda: None) == (13 * GIB, 2 * GIB)
 
 
 def test_sizes_are_read_with_their_units():
