@@ -28,8 +28,9 @@ from analysis.display.output import Answer
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.measure import measure
 from analysis.frames.study import TAU, Source, Study
-from analysis.measures import anatomy, communication, critical_path, scaled, stragglers, traced
+from analysis.measures import anatomy, communication, critical_path, scaled, traced
 from analysis.measures.points import findings, points_of
+from analysis.measures.stragglers import late_ranks
 from jobs.run import LINK
 from profiling.errors import UserError
 from profiling.findings import MOST_SHOWN, Finding, listed
@@ -98,7 +99,8 @@ def _of_runs(evidence: Evidence) -> list[Finding]:
     waiting = [one for one in study.failed if one.kind in ("running", "interrupted", "not started")]
     data = {"n": len(waiting), "of": len(study.of_kind("run")) + len(study.failed)}
     incomplete = [Finding("sweep_incomplete", data=data)] if waiting else []
-    return [*incomplete, *scaled.sizes_without_result(study), *found, *_link(evidence, found)]
+    slower = [one for one in study.findings if one.code == "slower_from" and own["slower_pct"].any()]
+    return [*incomplete, *scaled.sizes_without_result(study), *found, *slower, *_link(evidence, found)]
 
 
 def _link(evidence: Evidence, found: Sequence[Finding]) -> list[Finding]:
@@ -139,7 +141,7 @@ def _of_traces(evidence: Evidence) -> list[Finding]:
     steps = {row["run"]: row for row in records(means)}
     limits = [one for source in jobs for one in _limits(source, steps.get(source.id))]
     late = evidence.once(widest)
-    verdicts = stragglers.verdict(late.rows) if late and late.lateness else []
+    late_here = late_ranks(late.rows) if late else None
     codes = [one.code for one in limits]
     more = [advice for code, advice in _RECORD_MORE.items() if code in codes]
     partial = "profiles_missing" in codes
@@ -150,7 +152,7 @@ def _of_traces(evidence: Evidence) -> list[Finding]:
         *taken,
         # Of some ranks it is not known whether they transferred or waited for the others.
         *([] if partial else [one for source in jobs for one in _longest_collective(evidence, source)]),
-        *([] if partial else [one for one in verdicts if one.code == "straggler"]),
+        *([] if partial or not late_here else [late_here]),
         *([] if partial else _saving(evidence)),
         *(
             advised("what is not recorded", more, False)

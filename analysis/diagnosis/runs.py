@@ -6,7 +6,6 @@ the other parts, so that each percentage point has one cause.
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,28 +16,24 @@ from analysis.diagnosis.evidence import PARTS, WORDS, ends, in_words, number, on
 from analysis.display.metrics import Rows, records
 from analysis.frames.divide import EVERY, finest
 from analysis.frames.steps import STAGES
-from analysis.measures.lateness import BY_COLLECTIVES, CHANCE, STRAGGLER, TOO_FEW
-from analysis.measures.loss import BY_STAGES, UNATTRIBUTED_SHARE, other_steps
+from analysis.measures.loss import BY_STAGES, UNATTRIBUTED_SHARE, most_unattributed, other_steps
 from analysis.measures.loss import LATE_RANKS as LATE
 from analysis.measures.points import NO_SAMPLES, UNPROFILED, point_names
 from analysis.measures.scaled import WIDEST_INTERVAL_PCT, above_ideal, uncertain
-from analysis.measures.stragglers import is_late
+from analysis.measures.stragglers import LATE_RANKS, late_ranks, suspected
 from analysis.prediction.configurations import CONFIGURATION
 from jobs.run_fields import own_names
 from profiling.findings import Finding
 
 TRANSFER = "exposed_transfer"
-LATE_RANKS = "late ranks"  # the cause that is no part of a step
 # Options that leave the training job what it is.
 OPTIONS = ("workers", "loader", "grad", "compute", "backend", "threads", "channels_last", "compile",
            "graph", "cudnn_benchmark", "hw_decoder_load", "bucket_mb", "network", "data_format")  # fmt: skip
-LATE_RUNS_SHARE = 0.5  # of the runs: a rank that is named in no more is not what slows the job
 WAITING_SHARE_PCT = 20.0  # of a step, from which on a part that it need not have is worth a line
 PROFILED_ALIKE = 0.15  # of the step: a profiled step that differs by more does not tell its parts
 LEAST_GAIN_PCT = 1.0  # of a simulated change that is worth a line
 _MOST_GAINS = 3
 _SHOWN_PCT = 0.05  # the lower end of a cost that is not printed as 0.0
-_MOST_NODES = 2  # that are named
 # A loss of fewer percentage points is not worth a line ...
 LEAST_PCT = 2.5
 # ... or of fewer than this where points ran once, so that the spread between runs is unknown.
@@ -77,13 +72,18 @@ def of_rows(
         best, worst, judged = leading(of_scaled)
     names = [one for one in (*CONFIGURATION, *own_names(judged), "nodes", "gpus_per_node") if one in late]
     of_judged = late.loc[[same(row, judged, names) for row in records(late)]]
-    here = late_ranks(of_judged)
+    here = late_ranks(of_judged, LEAST_PCT)
     if here:
-        here = here.of(data={**here.data, "cost_pct": 100 * here.data["cost_ms"] / _step_ms(judged)})
+        cost_pct = 100 * here.data["cost_ms"] / _step_ms(judged)
+        if of_scaled and judged.get("slower_pct"):  # what was recorded later costs less of the whole run
+            cost_pct = min(cost_pct, lost_pct(judged))
+        cost_ms = cost_pct / 100 * _step_ms(judged)
+        cost = {"cost_pct": cost_pct, "cost_ms": cost_ms, "wait_ns": 1e6 * cost_ms}
+        here = here.of(data={**here.data, **cost})
     limit = limit_of(judged)
     step, waits = _step(judged, parts_of(judged), here, limit)
     gained = gains(judged, what_ifs)
-    late_here = here or late_ranks(late)
+    late_here = here or late_ranks(late, LEAST_PCT)
     if not of_scaled:
         causes = sorted(filter(None, [waits, late_here]), key=lambda one: -one.data["cost_pct"])
         return [*_fastest(rows), *step, *causes, *_advice(judged, rows, gained, causes)]
@@ -103,7 +103,7 @@ def of_rows(
         *([_efficiency(worst)] if worst is not best else []),
         *(one for one in of_points if one.code == "above_ideal"),
         *causes,
-        *(_suspected(of_judged) if not here else []),
+        *(suspected(of_judged) if not here else []),
         *_measured_gain(judged, rows),
         *disagree,
         *_advice(judged, rows, [] if disagree else gained, causes),
@@ -217,74 +217,11 @@ def _fastest(rows: Rows) -> list[Finding]:
 # --- what is lost -----------------------------------------------------------------------------------------
 
 
-def late_ranks(frame: pd.DataFrame) -> Finding | None:
-    """The finding on ranks that are named in most of the runs that tell; None: there are none.
-
-    Collectives tell by how much a rank is late, stages a lower bound of it. So either may name a rank, and
-    where collectives were recorded they say by how much. Ranks are those of one cause, the latest first.
-
-    Args:
-        frame: rows of :mod:`analysis.stragglers`, of runs of one configuration and world size.
-    """
-    if frame.empty:
-        return None
-    exact = frame["told_by"] == BY_COLLECTIVES
-    named = _often(frame[exact])
-    named = _often(frame[~exact]) if named.empty else named
-    # Stages show late batches, too: a rank whose loader is late in no run of theirs is late by chance.
-    if not (by_stages := frame[~exact]).empty:
-        seen = by_stages["rank"][by_stages["verdict"] == STRAGGLER]
-        named = named[(named["cause"] != "loader") | named["rank"].isin(seen)]
-    recorded = frame[exact & frame["rank"].isin(named["rank"])]
-    measured = pd.concat([recorded, named[~named["rank"].isin(recorded["rank"])]])
-    of_ranks = measured["rank"]
-    shares_pct = (100 * measured["mean_lateness_ms"] / measured["step_ms"]).groupby(of_ranks).median()
-    shares_pct = shares_pct[shares_pct >= LEAST_PCT].sort_values(ascending=False, kind="stable")
-    if shares_pct.empty:
-        return None
-    causes = named.groupby("rank")["cause"].agg(lambda of: Counter(of).most_common(1)[0][0])
-    first = shares_pct.index[0]
-    wait_ms = float(measured["mean_lateness_ms"][of_ranks == first].median())
-    in_runs = frame["run"][(frame["verdict"] == STRAGGLER) & (frame["rank"] == first)]
-    # "GPU or host" goes with either.
-    known = {rank: set(causes[rank].split(" or ")) for rank in shares_pct.index}
-    alike = [rank for rank in shares_pct.index if known[rank] & known[first]]
-    why = set.intersection(*(known[rank] for rank in alike)) or known[first]
-    hosts = named[["rank", "node"]][named["rank"].isin(alike)].dropna().drop_duplicates()
-    nodes: Any = [] if hosts["rank"].duplicated().any() else hosts["node"].unique()
-    data = {
-        "kind": LATE_RANKS, "cause": "straggler", "why": " or ".join(sorted(why)),
-        "stragglers": [int(rank) for rank in alike],
-        "node": ", ".join(nodes) if len(nodes) <= _MOST_NODES else "",
-        "n": int(in_runs.nunique()), "of": int(frame["run"].nunique()),
-        "wait_ns": 1e6 * wait_ms, "cost_ms": wait_ms, "cost_pct": float(shares_pct[first]),
-        "from": "collectives" if first in set(recorded["rank"]) else "stages, at least",
-    }  # fmt: skip
-    return Finding("straggler_costs", data=data)
-
-
-def _often(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows that name a straggler, of ranks that are named in most of the runs."""
-    named = frame[frame["verdict"] == STRAGGLER]
-    times = named.groupby("rank")["rank"].transform("size")
-    return named[times > LATE_RUNS_SHARE * frame["run"].nunique()]
-
-
-def _suspected(frame: pd.DataFrame) -> list[Finding]:
-    """Ranks that came late by enough in a traced run, which may be chance."""
-    if frame.empty:
-        return []
-    may_be = (frame["told_by"] == BY_COLLECTIVES) & frame["verdict"].isin((CHANCE, TOO_FEW))
-    unsure = frame[may_be & is_late(frame)]
-    data = {"suspects": sorted(set(unsure["rank"].tolist())),
-            "wait_ns": 1e6 * float(unsure["mean_lateness_ms"].max())}  # fmt: skip
-    return [Finding("straggler_suspected", data=data)] if len(unsure) else []
-
-
 def parts_explain(row: Mapping[str, Any]) -> bool:
     """Whether what grew in profiled runs is the loss, to within half of it."""
     rest = abs(number(row, "loss_unattributed_pct"))
-    return rest <= UNATTRIBUTED_SHARE * lost_pct(row) and not other_steps(row.get("perturbation"))
+    most = most_unattributed(lost_pct(row), row.get("slower_pct") or 0.0)
+    return bool(rest <= most) and not other_steps(row.get("perturbation"))
 
 
 def divided_loss(row: Mapping[str, Any]) -> dict[str, float]:

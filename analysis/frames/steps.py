@@ -250,12 +250,17 @@ def all_series(study: Study) -> dict[str, Series]:
     each = study.each(study.of_kind("run"), lambda source: series_of(study, source))
     by_id = {source.id: series for source, series in each}
     levels = {name: _change_of_level(one.steady_ns) for name, one in by_id.items()}
+    slower = {name: found for name, one in by_id.items() if (found := estimates.slower_from(one.steady_ns))}
+    if slower:
+        first = min(int(np.flatnonzero(by_id[name].steady)[place]) for name, (place, _) in slower.items())
+        longer_pct = float(np.median([pct for _, pct in slower.values()]))
+        study.note("slower_from", n=len(slower), of=len(by_id), step=first, longer_pct=longer_pct)
     # Without a steady level a median, or images/s, is that of no pace they keep.
     unsettled = [
         name
         for name, one in by_id.items()
         if (one.warmup and one.warmup >= len(one.step_ns) // 2 and not one.attributed.any())
-        or levels[name][0]
+        or (levels[name][0] and name not in slower)
     ]
     if unsettled:
         study.note("no_steady_state", n=len(unsettled), of=len(by_id), runs=unsettled)

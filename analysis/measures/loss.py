@@ -12,6 +12,7 @@ logarithms), not differences between runs. A sum and its parts are sampled toget
 
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -197,7 +198,8 @@ def parts_of_loss(
     attributed = row.reindex(columns=[f"loss_{name}_pct" for name in PARTS]).sum(axis=1)
     rest = (loss_pct - attributed).where(row["loss_note"] == "")
     # Where profiled runs explain too little, waits by cause are those of stages.
-    explained = rest.abs() <= UNATTRIBUTED_SHARE * loss_pct.abs()
+    slower_pct = points["slower_pct"].groupby(group).max()
+    explained = rest.abs() <= most_unattributed(loss_pct.abs(), slower_pct)
     for name in {*WAITS} & {*sampled}:
         row[f"loss_{name}_pct"] = sampled[name][0].where(explained).fillna(row[f"loss_{name}_pct"])
     return row.assign(loss_unattributed_pct=rest)
@@ -231,7 +233,8 @@ def without_meaningless_parts(frame: pd.DataFrame) -> pd.DataFrame:
     what is lost.
     """
     rest = frame["loss_unattributed_pct"].abs()
-    least_pct = (UNATTRIBUTED_SHARE * frame["loss_pct"].abs()).clip(lower=_LEAST_UNATTRIBUTED_PCT)
+    least_pct = most_unattributed(frame["loss_pct"].abs(), frame["slower_pct"])
+    least_pct = least_pct.clip(lower=_LEAST_UNATTRIBUTED_PCT)
     note = frame["perturbation"].map(other_steps)
     note = note.where(note != "", np.where(rest > least_pct, _DISAGREE, ""))
     meaningless = (note != "") & rest.notna()
@@ -239,6 +242,13 @@ def without_meaningless_parts(frame: pd.DataFrame) -> pd.DataFrame:
     frame = frame.copy()
     frame.loc[meaningless, [name for name in parts if name in frame]] = np.nan
     return frame.assign(loss_note=frame["loss_note"].mask(meaningless, note))
+
+
+def most_unattributed(lost_pct: Any, slower_pct: Any) -> Any:
+    """What parts may leave of a loss and still tell its cause: more where a run became slower, as it may have
+    been profiled before or after that.
+    """
+    return UNATTRIBUTED_SHARE * lost_pct * (1 + (slower_pct > 0))
 
 
 def other_steps(ratio: float | None) -> str:

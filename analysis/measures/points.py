@@ -19,6 +19,7 @@ from analysis.frames.study import Source, Study
 from analysis.measures.lateness import parts_of_stages
 from analysis.measures.peaks import bounds
 from analysis.statistics import estimates
+from analysis.statistics.estimates import slower_from
 from jobs.run_fields import fields_of, is_default, own_names
 from profiling.findings import Finding
 
@@ -58,7 +59,8 @@ def points_of_runs(runs: Sequence[Run], scaling: Scaling | None = None) -> pd.Da
         row of its baseline, or its own; ``images`` of a step of the job (NaN: not known); medians over runs
         of the median step, ``step_ns``, and of ``images_per_s``, of all ranks over the time of the slowest;
         ``step`` and ``rate``, resampled (:class:`~analysis.statistics.estimates.Drawn`), with ``draw_seed``;
-        ``mean_ns``, the mean step, ``tail_ns``, by how much it is longer than the median one, and
+        ``mean_ns``, the mean step, ``tail_ns``, by how much it is longer than the median one (in thirds of
+        runs), ``slower_pct``, by how much steps are longer from one on (0: they are not), and
         ``<part>_ns``, what it is made of (:func:`~analysis.measures.lateness.parts_of_stages`).
     """
     fields = pd.DataFrame([point_fields(source.fields) for source, _ in runs], dtype=object)
@@ -95,7 +97,12 @@ def _figures(runs: Sequence[Run]) -> dict[str, Any]:
         "timed_by": UNPROFILED if unprofiled else PROFILED,
         "images": images, "step_ns": step.value, "images_per_s": rate.value,
         "step": step, "rate": rate, "draw_seed": seed, "mean_ns": mean_ns,
-        "tail_ns": float(np.mean([pace.mean() - np.median(pace) for pace in paces])),
+        "tail_ns": float(np.mean([
+            third.mean() - np.median(third)
+            for pace in paces for third in np.array_split(pace, min(3, len(pace)))
+        ])),
+        "slower_pct": float(np.median([change[1] if (change := slower_from(one.steady_ns)) else 0.0
+                                       for _, one in timed])),
         **parts.add_suffix("_ns"),
     }  # fmt: skip
 

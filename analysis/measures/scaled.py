@@ -58,7 +58,8 @@ _SCALING = (
     Metric("base_images_per_s", "images/s of the baseline", detail=True),
 )  # fmt: skip
 _WARMUP = Metric("warmup_dropped", "warmup steps left out, sum over these runs", "warmup", detail=True)
-METRICS = (*_SCALING, *loss.METRICS, _WARMUP, *loss.MEAN_STAGES)
+_SLOWER = Metric("slower_pct", "increase of steps from one on, median run", detail=True)
+METRICS = (*_SCALING, *loss.METRICS, _WARMUP, _SLOWER, *loss.MEAN_STAGES)
 COLUMNS = {
     "Columns: method, the fields of a run, world_size, then, for our own runs:": (
         _METHOD,
@@ -244,6 +245,7 @@ def durations(points: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
         **as_columns("step_ms", samples(points["step"]).groupby(group).mean() / 1e6),
         **as_columns("images_per_s", _rate(points["images"], samples(points["rate"]), group)),
         "warmup_dropped": warmup.groupby(group).sum(),
+        "slower_pct": by_group["slower_pct"].max(),
         **by_stages,
         f"mean_{loss.LATE_RANKS}_ms": by_stages[[f"mean_{name}_ms" for name in WAITS]].sum(axis=1),
     })  # fmt: skip

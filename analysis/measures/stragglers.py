@@ -1,5 +1,6 @@
 """Stragglers: the lateness of each rank, with its verdict and cause."""
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -7,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.display.metrics import IN_RUN, NODE, OF_A_RUN, RANK, STEP, Metric, records
+from analysis.display.metrics import IN_RUN, NODE, OF_A_RUN, RANK, STEP, Metric
 from analysis.display.output import Answer
 from analysis.frames.anatomy import trace_of
 from analysis.frames.matching import CAUSES
@@ -17,9 +18,11 @@ from analysis.frames.study import UNKNOWN_HOST, Source, Study
 from analysis.measures.anatomy import STAGES_SHOWN
 from analysis.measures.lateness import (
     BY_COLLECTIVES,
+    BY_STAGES,
     CHANCE,
     CLOCK,
     LATE_SHARE,
+    NO,
     PARTS,
     STRAGGLER,
     TOO_FEW,
@@ -45,7 +48,10 @@ METRICS = (
     Metric("late_pct", "share of steps in which it was late (2 % of a step or more)", places=0),
     Metric("p_value", "probability that equally fast ranks are late as often", "p", significant=2),
     Metric(
-        "verdict", "straggler, may be chance, too few steps, short wait, clock, no", text=True, priority=2
+        "verdict",
+        "straggler, may be chance, too few steps, short wait, clock, no, not seen",
+        text=True,
+        priority=2,
     ),
     Metric("cause", "of a straggler: loader, GPU (processor), node, or host", text=True, priority=2),
     Metric("cause_ms", "by how much it took longer for that in steps in which it was late", "longer\nms"),
@@ -73,6 +79,7 @@ STEP_METRICS = (
     ),
 )
 COLUMNS = {"Columns: run, the fields of the run, repetition, then": METRICS, "With --by step:": STEP_METRICS}
+NOT_SEEN = "not seen"  # as stages do not show all lateness
 _CAPTION = "Lateness: how long the other ranks waited for this one; negative: it waited."
 
 
@@ -191,6 +198,8 @@ def _by_rank(study: Study, source: Source, lateness: Lateness) -> pd.DataFrame:
         "verdict": verdicts,
     })  # fmt: skip
     named = np.flatnonzero(verdicts == STRAGGLER).tolist()
+    if lateness.measured_from == BY_STAGES:  # in which a slow backward pass does not show
+        frame["verdict"] = frame["verdict"].replace(NO, NOT_SEEN)
     # To read the kernels of all ranks takes long: only where a rank is named.
     caused_ns = caused_by_ranks(study, source) if named else None
     causes: list[tuple[str | None, float]] = [(None, np.nan)] * len(late_ms)
@@ -257,6 +266,9 @@ def cause_of_rank(
 
 # What the rows of a rank in several runs of one configuration, on as many ranks, agree in.
 _OF_A_RANK = ("rank", *fields_of("workload", "size"))
+LATE_RANKS = "late ranks"  # the cause that is no part of a step
+_LATE_RUNS_SHARE = 0.5  # of the runs: a rank that is named in no more is not what slows the job
+_MOST_NODES = 2  # that are named
 _FEWEST_STEPS = 12  # of fewer no lateness can be shown to repeat
 _MOST_RANKS = 24  # of all runs, all of which a table shows
 _MOST_STEPS = 200  # rows by rank and step, all of which a table shows
@@ -268,10 +280,10 @@ def is_late(rows: Any) -> Any:
     return rows["mean_lateness_ms"] >= LATE_SHARE * rows["step_ms"]
 
 
-def _same_rank(frame: pd.DataFrame, *more: str) -> pd.Series:
-    """A number for all rows of a rank in one configuration, whichever run they are of."""
-    names = [name for name in map(str, frame) if name in (*_OF_A_RANK, *more) or name.startswith(FACTOR)]
-    return frame.groupby(names, dropna=False, sort=False).ngroup()
+def _same(frame: pd.DataFrame, fields: Sequence[str] = _OF_A_RANK) -> pd.Series:
+    """A number for all rows of a rank in one configuration (or by ``fields``), whichever run they are of."""
+    names = [name for name in map(str, frame) if name in fields or name.startswith(FACTOR)]
+    return frame.groupby(names or "run", dropna=False, sort=False).ngroup()
 
 
 def foremost(frame: pd.DataFrame) -> Any:
@@ -287,35 +299,90 @@ def foremost(frame: pd.DataFrame) -> Any:
     if not candidates.any():
         return None
     first: Any = share[candidates].idxmax()
-    rank = _same_rank(frame)
+    rank = _same(frame)
     exact = late & (rank == rank[first]) & (frame["told_by"] == BY_COLLECTIVES)
     return share[exact].idxmax() if exact.any() else first
 
 
 def verdict(frame: pd.DataFrame) -> list[Finding]:
-    """A finding for each straggler; else that none was found, in how many runs, or why that is unknown."""
+    """The stragglers of each configuration, or suspects; else that there are none, or why that is unknown."""
+    found = [late_ranks(of) for _, of in frame.groupby(_same(frame, _OF_A_RANK[1:]), sort=False)]
+    if any(found) or (unsure := suspected(frame)):
+        return [one for one in found if one] or unsure
+    unclear = frame["verdict"].isin((TOO_FEW, CLOCK)).groupby(frame["run"]).any()
+    few = frame[frame["verdict"] == TOO_FEW]
+    data = {"n": (~unclear).sum(), "of": len(unclear), "mean_lateness_ms": frame["mean_lateness_ms"].max()}
+    if few["run"].nunique() == len(unclear):
+        short = few["steady_steps"].max() < _FEWEST_STEPS
+        data["reason"] = TOO_FEW if short else "lateness varies too much between steps"
+    elif not (frame["told_by"] == BY_COLLECTIVES).any():  # stages do not show a slow backward pass
+        data["reason"] = "slow backward passes show in profiled runs alone (--profile torch)"
+    return [Finding("stragglers_unknown" if "reason" in data else "no_stragglers", data=data)]
+
+
+def late_ranks(frame: pd.DataFrame, least_pct: float = 100 * LATE_SHARE) -> Finding | None:
+    """The finding on ranks that are named in most of the runs that tell; None: there are none.
+
+    Collectives tell by how much a rank is late, stages a lower bound of it. So either may name a rank, and
+    where collectives were recorded they say by how much. Ranks are those of one cause, the latest first.
+
+    Args:
+        frame: rows of :mod:`analysis.stragglers`, of runs of one configuration and world size.
+        least_pct: of a step, from which on a rank is late.
+    """
+    if frame.empty:
+        return None
+    exact = frame["told_by"] == BY_COLLECTIVES
+    named = _often(frame[exact])
+    named = _often(frame[~exact]) if named.empty else named
+    # Stages show late batches, too: a rank whose loader is late in no run of theirs is late by chance.
+    if not (by_stages := frame[~exact]).empty:
+        seen = by_stages["rank"][by_stages["verdict"] == STRAGGLER]
+        named = named[(named["cause"] != "loader") | named["rank"].isin(seen)]
+    recorded = frame[exact & frame["rank"].isin(named["rank"])]
+    measured = pd.concat([recorded, named[~named["rank"].isin(recorded["rank"])]])
+    of_ranks = measured["rank"]
+    shares_pct = (100 * measured["mean_lateness_ms"] / measured["step_ms"]).groupby(of_ranks).median()
+    shares_pct = shares_pct[shares_pct >= least_pct].sort_values(ascending=False, kind="stable")
+    if shares_pct.empty:
+        return None
+    causes = named.groupby("rank")["cause"].agg(lambda of: Counter(of).most_common(1)[0][0])
+    first = shares_pct.index[0]
+    wait_ms = float(measured["mean_lateness_ms"][of_ranks == first].median())
+    in_runs = frame["run"][(frame["verdict"] == STRAGGLER) & (frame["rank"] == first)]
+    # "GPU or host" goes with either.
+    known = {rank: set(causes[rank].split(" or ")) for rank in shares_pct.index}
+    alike = [rank for rank in shares_pct.index if known[rank] & known[first]]
+    why = set.intersection(*(known[rank] for rank in alike)) or known[first]
+    hosts = named[["rank", "node"]][named["rank"].isin(alike)].dropna().drop_duplicates()
+    nodes: Any = [] if hosts["rank"].duplicated().any() else hosts["node"].unique()
+    data = {
+        "kind": LATE_RANKS, "cause": "straggler", "why": " or ".join(sorted(why)),
+        "stragglers": [int(rank) for rank in alike],
+        "node": ", ".join(nodes) if len(nodes) <= _MOST_NODES else "",
+        "n": int(in_runs.nunique()), "of": int(frame["run"].nunique()),
+        "wait_ns": 1e6 * wait_ms, "cost_ms": wait_ms, "cost_pct": float(shares_pct[first]),
+        "from": "collectives" if first in set(recorded["rank"]) else "stages, at least",
+    }  # fmt: skip
+    return Finding("straggler_costs", data=data)
+
+
+def _often(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows that name a straggler, of ranks that are named in most of the runs."""
     named = frame[frame["verdict"] == STRAGGLER]
-    unclear = frame["verdict"].isin((TOO_FEW, CLOCK))
-    if named.empty:
-        unclear_runs = unclear.groupby(frame["run"]).any()
-        few = frame[frame["verdict"] == TOO_FEW]
-        data = {"n": (~unclear_runs).sum(), "of": len(unclear_runs),
-                "mean_lateness_ms": frame["mean_lateness_ms"].max()}  # fmt: skip
-        if few["run"].nunique() == len(unclear_runs):
-            short = few["steady_steps"].max() < _FEWEST_STEPS
-            data["reason"] = TOO_FEW if short else "lateness varies too much between steps"
-        elif not (frame["told_by"] == BY_COLLECTIVES).any():  # stages do not show a slow backward pass
-            data["reason"] = "slow backward passes show in profiled runs alone (--profile torch)"
-        return [Finding("stragglers_unknown" if "reason" in data else "no_stragglers", data=data)]
-    known = frame[~unclear]
-    of_rank = (known["verdict"] == STRAGGLER).groupby(_same_rank(known, "profile"))
-    named = named.assign(n=of_rank.transform("sum"), of=of_rank.transform("size"))
-    named["what"] = named["cause"]  # those of one cause are one line
-    names = ["node", "mean_lateness_ms", "late_pct", "what", "cause_ms", "n", "of"]
-    return [
-        Finding("straggler", row["run"], row["rank"], data={name: row[name] for name in names})
-        for row in records(named)
-    ]
+    times = named.groupby("rank")["rank"].transform("size")
+    return named[times > _LATE_RUNS_SHARE * frame["run"].nunique()]
+
+
+def suspected(frame: pd.DataFrame) -> list[Finding]:
+    """Ranks that came late by enough in a traced run, or are named in few runs, which may be chance."""
+    if frame.empty:
+        return []
+    may_be = (frame["told_by"] == BY_COLLECTIVES) & frame["verdict"].isin((CHANCE, TOO_FEW))
+    unsure = frame[(may_be | (frame["verdict"] == STRAGGLER)) & is_late(frame)]
+    data = {"suspects": sorted(set(unsure["rank"].tolist())),
+            "wait_ns": 1e6 * float(unsure["mean_lateness_ms"].max())}  # fmt: skip
+    return [Finding("straggler_suspected", data=data)] if len(unsure) else []
 
 
 def notable_ranks(frame: pd.DataFrame) -> pd.DataFrame:

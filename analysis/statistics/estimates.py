@@ -24,6 +24,8 @@ SHORTEST_SERIES = 4
 # chance: they are off the level from a fifth on (4 x 0.05), from 15 values on by 2 % (benchmarks.warmup).
 FEWEST_FOR_WIDTH = 15
 _LEAST_WIDTH, _LEAST_WIDTH_OF_FEW = 0.005, 0.05
+_FEWEST_TO_CHANGE = 12  # values by which a series is seen to change
+_SLOWER = 1.05  # from which on it is another level
 _INSIDE_RESAMPLES = 200  # for a standard error, which needs fewer than an interval
 _MOST_LOG = np.log(1e3)
 
@@ -52,6 +54,8 @@ def percentile(values: np.ndarray, percent: float) -> float:
 def warmup(values: np.ndarray) -> int:
     """How many values at the head of a series are off its steady level; at most half of them.
 
+    If a third or more of the series is below that level, it became slower: the warmup is that of this part.
+
     The cut with the least marginal standard error (MSER; White 1997) over clipped values, moved back so that
     at least half of what is cut is off the level of the second half. 0 for fewer than 4 values, and where the
     first is one of many high ones at equal distances (:func:`recurs`).
@@ -74,7 +78,31 @@ def warmup(values: np.ndarray) -> int:
     off = np.flatnonzero(np.abs(values[:cut] - level) > _OFF_LEVEL_SIGMAS * sigma)
     # A head that is mostly on the level has an outlier at its end.
     ends = off[np.arange(1, len(off) + 1) >= (off + 1) / 2]
-    return int(ends[-1]) + 1 if len(ends) else 0
+    head = int(ends[-1]) + 1 if len(ends) else 0
+    slower = 3 * head > count and np.median(values[:head]) < level
+    return warmup(values[:head]) if slower else head
+
+
+def slower_from(values: np.ndarray) -> tuple[int, float] | None:
+    """From which value on a series is higher, and by how much, %; None: it is not, or rises bit by bit.
+
+    Of the ranks of values one step explains more than a line does, and their quartiles before and after it
+    are apart.
+    """
+    count = len(values)
+    if count < _FEWEST_TO_CHANGE:
+        return None
+    ranks = np.argsort(np.argsort(values, kind="stable")) - (count - 1) / 2
+    times, before = np.arange(count) - (count - 1) / 2, np.arange(1, count)
+    by_step = np.cumsum(ranks)[:-1] ** 2 * count / before / (count - before)
+    by_step[np.minimum(before, count - before) < max(_FEWEST_TO_CHANGE // 2, count // 5)] = 0
+    place = int(np.argmax(by_step)) + 1
+    if by_step[place - 1] <= (times @ ranks) ** 2 / (times @ times):
+        return None
+    (_, low, highest), (lowest, high, _) = (
+        np.percentile(part, [25, 50, 75]) for part in (values[:place], values[place:])
+    )
+    return (place, 100 * (high / low - 1)) if highest < lowest and high > _SLOWER * low else None
 
 
 def correlation_time(values: np.ndarray) -> float:

@@ -8,11 +8,11 @@ import pytest
 from analysis.diagnosis import diagnosis as diagnose
 from analysis.diagnosis import runs as diagnosis
 from analysis.diagnosis.evidence import PARTS, PLACES, Evidence
-from analysis.diagnosis.runs import late_ranks
 from analysis.frames.divide import PARTS as BY_PARTS
 from analysis.frames.load import load
 from analysis.measures import communication
 from analysis.measures.loss import BY_STAGES
+from analysis.measures.stragglers import late_ranks
 from benchmarks.planted_sweep import Network, write_sweep
 from benchmarks.verdicts import JOB
 from jobs import store

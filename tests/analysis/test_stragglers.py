@@ -34,7 +34,7 @@ def test_a_slow_loader_of_one_rank(tmp_path):
     assert row["late_pct"] == 100 and row["p_value"] < 0.001
     assert row["cause_ms"] == pytest.approx(6.0, abs=0.1)
     ran = run("analysis.stragglers", tmp_path)
-    assert ran.code == 0 and ran.out.startswith("straggler in 1 of 1")
+    assert ran.code == 0 and ran.out.startswith("straggler: rank 3")
     by_step = run("analysis.stragglers", tmp_path, "--by", "step", "--format", "csv").csv
     assert len(by_step) == 8 * len({row["step"] for row in by_step})
     longer = [float(row["load_longer_ms"]) for row in by_step if row["rank"] == "3"]
@@ -90,6 +90,24 @@ def test_a_slow_gpu_by_its_own_kernels_or_those_of_its_profiled_twin(tmp_path):
     # 18 ms of 90: stages show what of that comes before the backward pass.
     assert found["torch"]["lateness_ms"] == pytest.approx(18, abs=1)
     assert found["none"]["lateness_ms"] == pytest.approx(6, abs=1)
+
+
+def test_kernels_that_come_late_are_the_hosts_and_repetitions_are_counted(tmp_path):
+    write(tmp_path, Job(planted={1: Planted(forward=9.0)}), profile="torch")
+    frame = stragglers.stragglers(load(tmp_path)).rows
+    (row,) = records(frame[frame["verdict"] == STRAGGLER])
+    assert (row["rank"], row["cause"]) == (1, "host")
+    assert row["cause_ms"] == pytest.approx(8.62, abs=0.01)
+    (found,) = stragglers.verdict(frame)
+    assert (found.code, found.data["stragglers"]) == ("straggler_costs", [1])
+    assert (found.data["n"], found.data["of"], found.data["why"]) == (1, 1, "host")
+    assert found.data["cost_ms"] == pytest.approx(9, abs=1)
+    quiet = [
+        frame.assign(run=f"run_{number}", repetition=number, verdict=NO, mean_lateness_ms=0.1)
+        for number in (1, 2)
+    ]
+    (found,) = stragglers.verdict(pd.concat([frame, *quiet], ignore_index=True))
+    assert (found.code, found.data["suspects"]) == ("straggler_suspected", [1])
 
 
 def test_a_gpu_that_is_slow_at_times_is_compared_at_these_times(tmp_path):
@@ -151,7 +169,7 @@ def test_the_data_hold_all_ranks_whatever_the_table_shows(tmp_path):
 def test_runs_with_too_few_steps_are_counted_beside_those_that_tell():
     # Late from 20 ms on; an unprofiled run does not show a slow backward pass.
     unprofiled = {"run": "run_0", "rank": 0, "mean_lateness_ms": 0.1, "verdict": NO, "told_by": "stages"}
-    unprofiled |= {"step_ms": 1000.0, "steady_steps": 50}
+    unprofiled |= {"step_ms": 1000.0, "steady_steps": 50, "cause": None, "node": None}
     enough = unprofiled | {"told_by": BY_COLLECTIVES}
     few = unprofiled | {"verdict": TOO_FEW, "run": "run_1", "steady_steps": 3}
     clock = unprofiled | {"mean_lateness_ms": 9.0, "verdict": CLOCK, "run": "run_2"}

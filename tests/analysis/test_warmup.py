@@ -10,7 +10,7 @@ from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.frames.steps import ALL, Counted, counted_steps, series_of, warmup_of_traces
 from analysis.measures import anatomy, communication, kernels, traced
-from analysis.statistics.estimates import FEWEST_FOR_WIDTH, warmup
+from analysis.statistics.estimates import FEWEST_FOR_WIDTH, slower_from, warmup
 from benchmarks.warmup import steps
 from tests.analysis.commands import run
 from tests.analysis.frames import critical_path_rows, kernels_frame, stragglers_rows
@@ -46,6 +46,18 @@ def test_a_first_step_that_is_slow_as_every_nth_is_no_warmup(count, every):
     durations[:, 0] /= 3
     durations[:, every * 2 :: every] /= 3
     assert np.mean([warmup_of_traces(one[None, :], one_rank) == 1 for one in durations]) >= 0.95
+
+
+@pytest.mark.parametrize("change", [24, 30, 45])
+def test_a_series_that_becomes_slower_has_no_warmup_and_its_step_is_known(change):
+    values = steps(np.random.default_rng(1), 1, 60, (3.0,), 0.0)[0]
+    values[change:] *= 1.3
+    place, pct = slower_from(values)
+    assert warmup(values) == 1 and abs(place - change) <= 2 and pct == pytest.approx(30, abs=5)
+    for steady in (values[:change], values[change:], values[::-1], np.linspace(100, 150, 60)):
+        assert slower_from(steady) is None
+    loaded_ahead = steps(np.random.default_rng(1), 1, 60, (0.7,) * 8, 0.0)[0]
+    assert warmup(loaded_ahead) == 8
 
 
 @pytest.mark.parametrize("count", SHORT)
