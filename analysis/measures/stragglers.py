@@ -380,8 +380,10 @@ def suspected(frame: pd.DataFrame) -> list[Finding]:
         return []
     may_be = (frame["told_by"] == BY_COLLECTIVES) & frame["verdict"].isin((CHANCE, TOO_FEW))
     unsure = frame[(may_be | (frame["verdict"] == STRAGGLER)) & is_late(frame)]
-    data = {"suspects": sorted(set(unsure["rank"].tolist())),
-            "wait_ns": 1e6 * float(unsure["mean_lateness_ms"].max())}  # fmt: skip
+    data = {
+        "suspects": sorted(set(unsure["rank"].tolist())), "n": unsure["run"].nunique(),
+        "of": frame["run"].nunique(), "wait_ns": 1e6 * float(unsure["mean_lateness_ms"].max()),
+    }  # fmt: skip
     return [Finding("straggler_suspected", data=data)] if len(unsure) else []
 
 

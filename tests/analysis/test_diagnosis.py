@@ -174,7 +174,7 @@ def test_ranks_that_may_be_late_by_chance_are_suspected():
     rows += [late("t", 6, "may be chance", mean_ms=1.0) | TRACED, late("t", 7, "no") | TRACED]
     found = of_rows([BASE, point(8, 160.0, **lost(37.5, exposed_wait=30.0))], rows)
     (suspected,) = by_code(found, "straggler_suspected")
-    assert suspected.data == {"suspects": [4, 5], "wait_ns": 11e6}
+    assert suspected.data == {"suspects": [4, 5], "wait_ns": 11e6, "n": 1, "of": 1}
 
 
 @pytest.mark.parametrize(
