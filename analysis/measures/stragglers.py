@@ -282,7 +282,7 @@ def is_late(rows: Any) -> Any:
 
 def _same(frame: pd.DataFrame, fields: Sequence[str] = _OF_A_RANK) -> pd.Series:
     """A number for all rows of a rank in one configuration (or by ``fields``), whichever run they are of."""
-    names = [name for name in map(str, frame) if name in fields or name.startswith(FACTOR)]
+    names: list[Any] = [name for name in map(str, frame) if name in fields or name.startswith(FACTOR)]
     return frame.groupby(names or [np.zeros(len(frame))], dropna=False, sort=False).ngroup()
 
 
