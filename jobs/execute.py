@@ -35,7 +35,7 @@ from jobs.failures import (
 from jobs.flags import to_flags
 from jobs.launchers.base import Launcher
 from jobs.processes import Limits, TimeIsUp, run_processes, stopped_in_order, unheard
-from jobs.progress import Failed, Result, say, speed_of
+from jobs.progress import Result, say, speed_of
 from jobs.run import Run
 from jobs.store import Beat, Claim, Manifest, Owner, claim, release, this_owner
 from jobs.sweep_file import Excluded, Sweep, SweepRun, command_of, ordered, unknown_fields
@@ -316,7 +316,7 @@ class Queue:
         if again:
             self._bar.say(f"failed, retried: {sweep_run.id}: {manifest.reason}", "yellow")
             return True
-        self._result.failures.append(Failed(sweep_run, manifest.reason, result / store.LOG))
+        self._result.failures.setdefault(manifest.reason, []).append((sweep_run, result / store.LOG))
         self._bar.say(f"failed: {sweep_run.id}: {manifest.reason}", "red")
         self._bar.ended()
         return False

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -24,28 +23,21 @@ from profiling import tables
 _REDRAW_S = 0.2
 
 
-class Failed(NamedTuple):
-    """A run that failed: why, in one line, and where its log is."""
-
-    sweep_run: SweepRun
-    reason: str
-    log: Path
-
-
 @dataclass
 class Result:
     """How a sweep ended, and whether the same job, started again, could do more."""
 
     refused: int = 0  # runs that cannot start, where these are failures
     done: int = 0
-    failures: list[Failed] = field(default_factory=list)  # after all tries
+    # After all tries: by reason, the runs and their logs.
+    failures: dict[str, list[tuple[SweepRun, Path]]] = field(default_factory=dict)
     elsewhere: list[SweepRun] = field(default_factory=list)  # another sweep is running them
     left: list[SweepRun] = field(default_factory=list)  # this job has lost the nodes for them
     again: bool = False
 
     @property
     def failed(self) -> int:
-        return len(self.failures) + len(self.left) + self.refused
+        return sum(map(len, self.failures.values())) + len(self.left) + self.refused
 
 
 # Most sweeps set these once for all their runs; of those that they vary some are in a run's words anyway.
@@ -183,15 +175,15 @@ def print_end(console: Console, directory: Path, done: int, possible: int, resul
         "running elsewhere": len(result.elsewhere),
         "left, nodes lost": len(result.left),
         "cannot start": result.refused,
-        "failed": len(result.failures),
+        "failed": sum(map(len, result.failures.values())),
     }
     others = [f"{what}: {count}" for what, count in counts.items() if count]
     text = ", ".join([f"{directory}: done: {done} of {possible}", *others])
     say(console, text, "bold red" if others else "green")
-    for reason, count in Counter(failed.reason for failed in result.failures).items():
-        first = next(failed for failed in result.failures if failed.reason == reason)
-        runs = f"{count} runs, first " if count > 1 else ""
-        say(console, f"  {runs}{first.sweep_run.id}: {reason}\n    log: {first.log}")
+    for reason, failed in result.failures.items():
+        first, log = failed[0]
+        runs = f"{len(failed)} runs, first " if len(failed) > 1 else ""
+        say(console, f"  {runs}{first.id}: {reason}\n    log: {log}")
 
 
 def step_of(directory: Path) -> tuple[float, int] | None:

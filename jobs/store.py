@@ -498,11 +498,6 @@ def state_of_begun(directory: Path) -> tuple[State, str]:
     return ("running" if lives(directory, owner) else "interrupted"), owner.where
 
 
-def state_of_failed(manifest: Manifest) -> State:
-    """The state of a run that has ended, and not well, by its manifest."""
-    return "interrupted" if manifest.failure == "interrupted" else "failed"
-
-
 def where_calibrating(sweep: Path) -> str:
     """Where a sweep measures the machine's peaks just now: ``on n1 (job 5)``; "" if none does."""
     known = (state_of_begun(directory) for directory in sorted(sweep.glob(f"{CALIBRATING}*")))

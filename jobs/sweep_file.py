@@ -12,7 +12,7 @@ import itertools
 import random
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Formatter
@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from jobs.run import Place, Problem, Profile, Run, Value, make_run, problems_of
+from jobs.run import Problem, Profile, Run, Value, make_run, problems_of
 from jobs.run_fields import (
     FILLING,
     STARTING,
@@ -138,7 +138,11 @@ def _problems_of_sweep(values: Mapping[str, Any]) -> Iterator[Problem]:
         yield from _problems_of_values(name, _as_list(of), "program" in fields and is_own(name))
     others = [name for name in fields if name != "program"]
     for template in _as_list(fields.get("program", [])):
-        yield from _raised(("run", "program"), check_template, template, others)
+        try:
+            check_template(template, others)
+        except UserError as error:
+            for line in error.lines if isinstance(error, Mistakes) else [str(error)]:
+                yield Problem(("run", "program"), line)
     known = dict.fromkeys((*Run.model_fields, "world_size", *fields))
     for index, rule in enumerate(rules if isinstance(rules, list) else []):
         when = rule.get("when") if isinstance(rule, dict) else None
@@ -152,21 +156,14 @@ def _problems_of_sweep(values: Mapping[str, Any]) -> Iterator[Problem]:
                 yield Problem(("repetitions",), f"repetitions: {profile!r} missing")
 
 
-def _raised(place: Place, check: Callable[..., None], *arguments: Any) -> Iterator[Problem]:
-    """What a check refuses, as problems of a place."""
-    try:
-        check(*arguments)
-    except UserError as error:
-        for line in error.lines if isinstance(error, Mistakes) else [str(error)]:
-            yield Problem(place, line)
-
-
 def _problems_of_values(name: str, values: Sequence[Any], own: bool) -> Iterator[Problem]:
     """What is wrong with a field of `run:`, or with a factor of the program's ``own``, and its values."""
     place = ("run", name)
-    if own:
-        yield from _raised(place, check_name, name)
-    elif name not in Run.model_fields:
+    if own and name in RESERVED:
+        yield Problem(place, f"{name}: this name is taken; choose another")
+    elif own and not _NAME.fullmatch(name):
+        yield Problem(place, f"invalid name {name!r}: should be letters, digits, _, - and .")
+    elif not own and name not in Run.model_fields:
         yield Problem(place, f"unknown field {name!r}{did_you_mean(name, Run.model_fields)}")
         return
     if not values:
@@ -227,7 +224,9 @@ def expand(sweep: Sweep, where: str = "") -> tuple[list[SweepRun], list[Excluded
         once = fields.get("profile") == "none" and "profile" in varied
         fields = {name: value for name, value in fields.items() if not (once and name in _PROFILER_OPTIONS)}
         try:
-            run = make_run(as_fields(fields), where)
+            own = [name for name in fields if "program" in fields and is_own(name)]
+            factors = {"factors": {name: fields.pop(name) for name in own}} if own else {}
+            run = make_run({**fields, **factors}, where)
         except UserError as error:
             wrong.append(str(error))
             continue
@@ -296,22 +295,6 @@ def parse_only(pairs: Sequence[str], factors: Collection[str] = ()) -> dict[str,
 
 
 # --- the command of a program ----------------------------------------------------------------------------
-
-
-def check_name(name: str) -> None:
-    """Refuse what a factor of the user's own cannot be called."""
-    if name in RESERVED:
-        raise UserError(f"{name}: this name is taken; choose another")
-    if not _NAME.fullmatch(name):
-        raise UserError(f"invalid name {name!r}: should be letters, digits, _, - and .")
-
-
-def as_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """One configuration below ``run:`` as fields of a run: a program's own factors go to ``factors``."""
-    if "program" not in values:
-        return dict(values)
-    own = {name: value for name, value in values.items() if is_own(name)}
-    return {**{name: value for name, value in values.items() if name not in own}, "factors": own}
 
 
 def check_template(template: Any, given: Sequence[str]) -> None:

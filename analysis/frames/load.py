@@ -136,7 +136,7 @@ def _add_run(study: Study, directory: Path) -> None:
     except UserError as error:
         wrong = str(error)
     if wrong:
-        _fail(study, name, wrong, store.state_of_failed(manifest))
+        _fail(study, name, wrong, "interrupted" if manifest.failure == "interrupted" else "failed")
         return
     source = Source(name, "run", manifest.fields, directory, manifest.repetition, manifest)
     study.loaded.append(source)

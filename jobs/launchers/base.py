@@ -177,13 +177,16 @@ class OnNodes(Launcher):
 
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
         nodes, gpus = self.nodes[: run.nodes], self.uses_gpus(run)
-        added = rank_environment(run, self.site, self.environment, self.cores)
+        site = self.site
+        added = thread_environment(run, self.cores) | network_environment(run, site, self.environment)
+        added |= {name: value for name, value in site.environment.items() if name not in self.environment}
+        added |= {"TMPDIR": str(site.scratch)} if site.scratch else {}
         if self.tells_host:
             # Not every MPI tells its ranks. And what sets this job apart from others there.
             added |= {"SCALEPROF_HOST": nodes[0] if nodes else "127.0.0.1"} if nodes or run.nodes == 1 else {}
             added["SCALEPROF_JOB"] = str(directory.absolute())
         words = self.words(run, nodes, 0 if gpus else self.cores // run.ranks_per_node, added)
-        return [Process([*words, *in_container(command, self.site, gpus)], added, name=self.program)]
+        return [Process([*words, *in_container(command, site, gpus)], added, name=self.program)]
 
     def uses_gpus(self, run: Run) -> bool:
         return run.device != "cpu" and bool(self.site.gpus_per_node or self.machine.gpus)
@@ -198,13 +201,6 @@ def thread_environment(run: Run, cores: int) -> dict[str, str]:
         # process slows ResNet18 30-fold (2 cores, 64 x 64: 165 -> 5 images/s), with a short spin 4-fold.
         "GOMP_SPINCOUNT": "10000",
     }
-
-
-def rank_environment(run: Run, site: Site, environment: Mapping[str, str], cores: int) -> dict[str, str]:
-    """The variables that a launcher adds for ranks on nodes: threads, network, the site's own."""
-    of_site = {name: value for name, value in site.environment.items() if name not in environment}
-    scratch = {"TMPDIR": str(site.scratch)} if site.scratch else {}
-    return thread_environment(run, cores) | network_environment(run, site, environment) | of_site | scratch
 
 
 def in_container(command: list[str], site: Site, gpus: bool) -> list[str]:
