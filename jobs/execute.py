@@ -147,7 +147,7 @@ def run_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Se
             raise
     result.again = bool(result.left) and bool(me.job) and me.restarts < RESTARTS
     if not result.again:
-        Attempts.path(execution.directory, me).unlink(missing_ok=True)
+        attempts_file(execution.directory, me).unlink(missing_ok=True)
     done = len(possible) - len(todo) + result.done
     progress.print_end(console, execution.directory, done, len(possible), result)
     return result
@@ -179,19 +179,6 @@ class Attempts(BaseModel):
     runs: dict[str, dict[str, int]] = {}  # failures by run and kind
     nodes: dict[str, int] = {}  # failures by node
 
-    @staticmethod
-    def path(sweep: Path, me: Owner) -> Path:
-        return sweep / f".job-{me.job}.json"
-
-    @classmethod
-    def read(cls, sweep: Path, me: Owner) -> "Attempts":
-        path = cls.path(sweep, me)
-        return store.read_record(path, cls) if me.job and me.restarts and path.exists() else cls()
-
-    def save(self, sweep: Path, me: Owner) -> None:
-        if me.job:
-            store.write_record(self.path(sweep, me), self)
-
     def failed(self, run: str, kind: Kind, nodes: Sequence[str], limit: int) -> bool:
         """Note a failure of a run; whether to try again, at most ``limit`` times."""
         counts = self.runs.setdefault(run, {})
@@ -205,12 +192,18 @@ class Attempts(BaseModel):
         return frozenset(node for node, count in self.nodes.items() if count >= NODE_FAILURES)
 
 
+def attempts_file(sweep: Path, me: Owner) -> Path:
+    return sweep / f".job-{me.job}.json"
+
+
 class Queue:
     """The runs of a sweep that are to do, one after the other; what became of them goes to ``result``."""
 
     def __init__(self, execution: Execution, bar: progress.Bar, me: Owner, result: Result) -> None:
         self._execution, self._bar, self._me, self._result = execution, bar, me, result
-        self._attempts = Attempts.read(execution.directory, me)
+        self._file, self._attempts = attempts_file(execution.directory, me), Attempts()
+        if me.job and me.restarts and self._file.exists():
+            self._attempts = store.read_record(self._file, Attempts)
         self._durations_ms: dict[str, list[float]] = {}  # of a step, by configuration
         self._launcher = execution.launcher.without(self._attempts.left_out())
 
@@ -309,7 +302,8 @@ class Queue:
         kind = cast(Kind, manifest.failure)
         limit = self._execution.sweep.retries
         again = self._attempts.failed(sweep_run.id, kind, manifest.failed_nodes, limit)
-        self._attempts.save(self._execution.directory, self._me)
+        if self._me.job:
+            store.write_record(self._file, self._attempts)
         if kind in RETRIES:
             # The batch system may have taken nodes from us.
             self._launcher = self._launcher.refreshed().without(self._attempts.left_out())

@@ -23,8 +23,7 @@ MOST_W = 1000.0  # of a processor package that does not say its limit
 GPU_COUNTS_EVERY_S = 0.1  # NVML's counter of energy is renewed so often
 _LONG_ENOUGH_S = 5.0  # then that is 2 %
 _MICRO, _MILLI = 1e-6, 1e-3
-# Of the action before it is metered.
-SETTLE_S = 1.0
+SETTLE_S = 1.0  # of the action before it is metered
 TIMES = 5  # an action is metered, one time after the other: how much these differ says how sure the mean is
 
 

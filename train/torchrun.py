@@ -50,7 +50,6 @@ def meet(world: World) -> int:
 
 
 def main() -> None:
-    """The command; see the module's docstring."""
     parser = Parser(prog="python -m train.torchrun", description=__doc__)
     add = parser.add_argument
     add("--folder", type=Path, default=Path.cwd(), metavar="DIR", help="folder to start in [current]")

@@ -84,6 +84,11 @@ class Slurm(OnNodes):
         yield from why_not_on(self.node, run, name, sees_data=outside, sees_programs=programs)
 
     def words(self, run: Run, nodes: Sequence[str], cores: int, added: Mapping[str, str]) -> list[str]:
+        in_pyxis: list[str] = []
+        if (box := self.site.container) and box.runtime == "pyxis":
+            in_pyxis = [f"--container-image={box.image}", f"--container-workdir={Path.cwd()}"]
+            mounts = [bind if ":" in bind else f"{bind}:{bind}" for bind in box.binds]
+            in_pyxis += [f"--container-mounts={','.join(mounts)}"] if mounts else []
         return [
             "srun",
             f"--nodes={run.nodes}",
@@ -103,14 +108,6 @@ class Slurm(OnNodes):
             # The job may have been submitted with --export=NONE; ranks need the environment all the same.
             "--export=ALL",
             "--job-name=scaleprof",
-            *self._container(),
+            *in_pyxis,
             *self.site.srun,
         ]
-
-    def _container(self) -> list[str]:
-        box = self.site.container
-        if box is None or box.runtime != "pyxis":
-            return []
-        mounts = [bind if ":" in bind else f"{bind}:{bind}" for bind in box.binds]
-        words = [f"--container-image={box.image}", "--container-workdir=" + str(Path.cwd())]
-        return words + ([f"--container-mounts={','.join(mounts)}"] if mounts else [])

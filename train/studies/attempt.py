@@ -85,7 +85,14 @@ def main() -> int:
     attempt.base, attempt.limit = _limited(device, task.limit_bytes)
     if attempt.base < attempt.limit:
         try:
-            _try(task, device, attempt)
+            with torch.device(device):
+                network = build(task)
+                data = torch.randn(task.batch, CHANNELS, task.image_size, task.image_size)
+            step = _step(task, network, data)
+            attempt.peak, attempt.held = _peak(device, attempt.base, lambda: common.repeat_once(step))
+            clock = open_clock(device.type)
+            timed = common.time_cases({"": step}, SPLIT_STEP, task.warmup, task.repetitions, clock)[""]
+            attempt.durations_ns = {stage: durations.tolist() for stage, durations in timed.items()}
             attempt.fits = True
         except (RuntimeError, MemoryError, OSError) as error:
             if not is_out_of_memory(error):
@@ -163,17 +170,6 @@ def build(task: Task) -> nn.Sequential:
         nn.init.normal_(layer.weight, std=1 / math.sqrt(layer.weight[0].numel()))
         layers.append(layer)
     return nn.Sequential(*layers)
-
-
-def _try(task: Task, device: torch.device, attempt: Attempt) -> None:
-    with torch.device(device):
-        network = build(task)
-        data = torch.randn(task.batch, CHANNELS, task.image_size, task.image_size)
-    step = _step(task, network, data)
-    attempt.peak, attempt.held = _peak(device, attempt.base, lambda: common.repeat_once(step))
-    clock = open_clock(device.type)
-    timed = common.time_cases({"": step}, SPLIT_STEP, task.warmup, task.repetitions, clock)[""]
-    attempt.durations_ns = {stage: [int(ns) for ns in durations] for stage, durations in timed.items()}
 
 
 def _step(task: Task, network: nn.Sequential, data: torch.Tensor) -> common.Stages:

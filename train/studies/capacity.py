@@ -72,10 +72,8 @@ def main() -> None:
     if not gpu and arguments.memory_limit is None:
         arguments.memory_limit = size(LIMIT_ON_CPU)
     capacity = Capacity(study, names)
-    if arguments.network:
-        above = [network for network in dict.fromkeys(arguments.network) if not capacity.fits(network)]
-    else:
-        above = [capacity.grow()]
+    given = dict.fromkeys(arguments.network or ())
+    above = [network for network in given if not capacity.fits(network)] if given else [capacity.grow()]
     for network in above if count > 1 else ():
         capacity.split(network)
     study.finish()
@@ -249,9 +247,8 @@ def balance(
 ) -> tuple[int | None, dict[int, _Tried]]:
     """The place from 1 to ``last`` where two sides differ least, by bisection, and what was tried.
 
-    Args:
-        attempt: of a place, the result, and the excess of the first side over the second (which grows with
-            the place): inf where the first does not fit, -inf where the second does not, NaN where neither.
+    ``attempt`` gives a result, and the excess of the first side over the second (which grows with the place):
+    inf where the first does not fit, -inf where the second does not, NaN where neither.
     """
     low, high, place = 1, last, min(max(1, start), last)
     tried: dict[int, _Tried] = {}

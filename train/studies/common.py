@@ -22,7 +22,7 @@ from profiling.findings import Finding
 from profiling.step_clock import Clock, open_clock
 from train.device import is_out_of_memory
 
-# The stages of a repetition, in order: the first takes nothing, each other what the one before it returned.
+# Of a repetition: the first takes nothing, each other what the one before it returned.
 Stages = Sequence[Callable[..., Any]]
 
 
@@ -272,6 +272,5 @@ def saved_bytes(forward: Callable[[], object], known: set[int]) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        result = forward()
-    del result
+        forward()
     return sum(storage.nbytes() for address, storage in storages.items() if address not in known)

@@ -14,10 +14,9 @@ import ast
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -58,8 +57,7 @@ def main() -> None:
 # --- layers by name -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class LayerSpec:
+class LayerSpec(NamedTuple):
     """A layer of torch.nn, and the shape of its input."""
 
     layer: str  # Conv2d(3, 64, 7, stride=2)
@@ -118,7 +116,7 @@ def specs_of(arguments: argparse.Namespace, kind: str) -> list[LayerSpec]:
     specs = []
     for spec in map(parse, LAYERS):
         sizes = (size, size) if size and len(spec.shape) == 4 else spec.shape[2:]
-        specs.append(replace(spec, shape=(batch or spec.shape[0], spec.shape[1], *sizes)))
+        specs.append(spec._replace(shape=(batch or spec.shape[0], spec.shape[1], *sizes)))
     return specs
 
 
@@ -218,16 +216,15 @@ class Counter(TorchDispatchMode):
 
 def _inputs(args: Sequence[Any]) -> Inputs:
     """An operator's arguments: tensors, lists of tensors, and plain values."""
-    tensors: list[Tensor | None] = []
-    lists, values = [], []
+    tensors, lists, values = [], [], []
     for value in args:
-        is_list = isinstance(value, list | tuple)
-        is_tensors = is_list and bool(value) and all(isinstance(item, torch.Tensor) for item in value)
-        is_tensor = isinstance(value, torch.Tensor)
-        tensors.append(_tensor(value) if is_tensor else None)
-        if is_tensors:
+        several = isinstance(value, list | tuple)
+        of_tensors = several and bool(value) and all(isinstance(item, torch.Tensor) for item in value)
+        if of_tensors:
             lists.append(tuple(map(_tensor, value)))
-        values.append(None if is_tensor or is_tensors else list(value) if is_list else value)
+        tensor = _tensor(value) if isinstance(value, torch.Tensor) else None
+        tensors.append(tensor)
+        values.append(None if tensor or of_tensors else list(value) if several else value)
     return Inputs(tuple(tensors), tuple(lists), tuple(values))
 
 

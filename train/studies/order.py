@@ -31,7 +31,6 @@ _FUNCTIONS = {
     functional.relu: RELU, functional.relu_: RELU, torch.relu: RELU, torch.relu_: RELU,
     functional.max_pool2d: POOL, torch.max_pool2d: POOL,
 }  # fmt: skip
-_METHODS = {"relu": RELU, "relu_": RELU}
 
 
 def main() -> None:
@@ -87,7 +86,7 @@ def _kind(model: fx.GraphModule, node: fx.Node) -> str | None:
         return RELU if isinstance(layer, nn.ReLU) else None
     if node.op == "call_function" and callable(node.target):
         return _FUNCTIONS.get(node.target) if not node.kwargs.get("return_indices") else None
-    return _METHODS.get(str(node.target)) if node.op == "call_method" else None
+    return RELU if node.op == "call_method" and node.target in ("relu", "relu_") else None
 
 
 def put_first(model: fx.GraphModule, first: str) -> None:
