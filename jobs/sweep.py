@@ -67,7 +67,7 @@ def main() -> int:
         return EXIT_AGAIN
     except KeyboardInterrupt:
         command = shlex.join(["python", "-m", "jobs.sweep", *sys.argv[1:]])
-        again = f"submit job {me.job} again" if me.job else command
+        again = f"submit job {me.job} again" if me.job and not sys.stdin.isatty() else command
         raise Interrupted(f"interrupted; to resume: {again}") from None
     for line in [] if outcome.again else summary_of(request.directory):
         print(line, file=sys.stderr)
