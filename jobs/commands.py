@@ -1,13 +1,6 @@
-"""The list of all commands, in groups, with a line on each.
+"""The command ``scaleprof``: all commands in groups, each with the first line of its docstring.
 
-    scaleprof                  lists them
-    scaleprof scaled DIR       is  python -m analysis.scaled DIR, from any folder
-    scaleprof --version        prints the version
-
-The line on a command is the first line of its docstring. Commands are run by name and never imported, so that
-the list does not need their dependencies. Tab completion, in bash or zsh:
-
-    eval "$(register-python-argcomplete scaleprof)"
+Commands are run by name and never imported, so that the list does not need their dependencies.
 """
 
 import ast
