@@ -135,7 +135,8 @@ def bars(
         if here.empty:
             continue
         trace: dict[str, Any] = {
-            "type": "bar", "orientation": "h", "name": escaped((names or {}).get(series, series)),
+            "type": "bar", "orientation": "h",
+            "name": escaped((names or {}).get(series, series.replace("_", " "))),
             "y": [escaped(label) for label in here["label"]], "x": plain_numbers(here["value"]),
             "marker": outlined(colour),
             "hovertemplate": f"%{{y}}<br>%{{fullData.name}}: {hover}<extra></extra>",
@@ -186,5 +187,4 @@ def parts(
     named = {column: part for column, part in named.items() if is_drawn(points[column])}
     ids = ["label", "facts"]
     long = points[[*ids, *named]].rename(columns=named).melt(ids, var_name="series")
-    words = {part: (names or {}).get(part, part.replace("_", " ")) for part in colours}
-    return bars(long, colours, title, of, f"%{{x:.1f}} {of}", words)
+    return bars(long, colours, title, of, f"%{{x:.1f}} {of}", names)

@@ -1,7 +1,7 @@
 """Divide the time of a rank's steps by what runs in them: unions and overlaps of intervals, in ns."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -82,22 +82,16 @@ STAGES = ("load", "forward", "backward", "update", "end")
 
 @dataclass(frozen=True)
 class Activities:
-    """What runs on one rank, as any intervals in ns; they may overlap within and between kinds.
-
-    Attributes:
-        loader_waits: when the next batch was waited for.
-        queued: when something had been launched on the device and had not begun; None: not known.
-        unseen: when nothing more was recorded, so that idle time may be the host's or not.
-    """
+    """What runs on one rank, as any intervals in ns; they may overlap within and between kinds."""
 
     compute: Intervals = NOTHING
     communication: Intervals = NOTHING
     loader_kernels: Intervals = NOTHING
     loader_copies: Intervals = NOTHING
-    loader_waits: Intervals = NOTHING
+    loader_waits: Intervals = NOTHING  # when the next batch was waited for
     copies: Intervals = NOTHING
-    queued: Intervals | None = field(default=None)
-    unseen: Intervals = NOTHING
+    queued: Intervals | None = None  # launched on the device, and not begun; None: not known
+    unseen: Intervals = NOTHING  # nothing more was recorded: idle time may be the host's or not
 
     @cached_property
     def exposed(self) -> Intervals:

@@ -11,6 +11,7 @@ order, if there are equally many. All others have no FLOPs and bytes.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import duckdb
@@ -46,12 +47,7 @@ def query(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> pd
 
 
 def note_left_out(study: Study, source: Source, without: int, batches: int, untimed: int = 0) -> None:
-    """Note what figures of a run leave out.
-
-    Args:
-        without: attributed batches (of ranks that have kernels) that hold no kernel, of ``batches``.
-        untimed: launches without a duration (:func:`untimed_launches`).
-    """
+    """Note what figures of a run leave out: batches ``without`` kernels, launches without a duration."""
     if without:
         study.note("rows_left_out", source, n=without, what=f"of {batches} steps without kernels")
     if untimed:
@@ -129,9 +125,6 @@ semi join {ATTRIBUTED} using (rank, batch_index)
 left join {{credit}} as credit on credit.rank = of_run.rank and credit.row = of_run.file_row_number
 where {IS_MODEL}
 """
-_CREDITS = """
-create temp table {credit} (rank integer, row bigint, flops double, bytes double, by_name boolean)
-"""
 _CREDITED = """(
     select of_run.* replace (
         coalesce(of_run.flops, credit.flops) as flops, coalesce(of_run.bytes, credit.bytes) as bytes
@@ -139,10 +132,7 @@ _CREDITED = """(
     from read_parquet($kernels, file_row_number = true) as of_run
     left join {credit} as credit on credit.rank = of_run.rank and credit.row = of_run.file_row_number
 )"""
-_KNOWS = f"""
-select count(*) filter (flops > 0), count(*) from read_parquet($kernels)
-where {IS_MODEL}
-"""
+_KNOWS = f"select count(*) filter (flops > 0), count(*) from read_parquet($kernels) where {IS_MODEL}"
 
 
 def relation(study: Study, source: Source) -> str:
@@ -150,13 +140,9 @@ def relation(study: Study, source: Source) -> str:
 
     Where they come from, and how much of the run they cover, is noted.
     """
-    kept: dict[str, str] = study.kept("relations of launches")
-    if source.id not in kept:
-        try:
-            kept[source.id] = _relation(study, source)
-        except (duckdb.Error, OSError):
-            kept[source.id] = PLAIN  # who reads the damaged table says so, and takes its run out
-    return kept[source.id]
+    with suppress(duckdb.Error, OSError):  # who reads the damaged table says so, and takes its run out
+        return study.once("relations of launches", source.id, lambda: _relation(study, source))
+    return PLAIN
 
 
 def _relation(study: Study, source: Source) -> str:
@@ -176,7 +162,8 @@ def _relation(study: Study, source: Source) -> str:
     # Ranks launch the same: one of them tells for all.
     of_lender = _tables_in(_LENT, lender)
     connection.execute(_LENT.format(**names), of_lender | {"kernels": of_lender["kernels"][:1]})
-    connection.execute(_CREDITS.format(**names))
+    of_row = "rank integer, row bigint, flops double, bytes double, by_name boolean"
+    connection.execute(f"create temp table {names['credit']} ({of_row})")
     for one in paths["kernels"]:  # a rank at a time: a run of many need not be in memory
         connection.execute(_CREDIT.format(**names), paths | {"kernels": [one]})
     whole, by_name, by_class = connection.execute(_COVERED.format(**names), paths).fetchall()[0]
@@ -205,14 +192,9 @@ def lender_of(study: Study, source: Source) -> Source | None:
 
 # What launches can be summed by -> the column of their tables.
 BY = {
-    "rank": "rank",
-    "step": "batch_index",
-    "kernel": "short_name",
-    "class": "class",
-    "direction": "direction",
-    "operator": "operator",
-    "layer": "layer",
-}
+    "rank": "rank", "step": "batch_index", "kernel": "short_name",
+    **{name: name for name in ("class", "direction", "operator", "layer")},
+}  # fmt: skip
 DEFAULT_BY = ("kernel", "class", "direction")
 KEYS = tuple(BY[name] for name in DEFAULT_BY)
 _FIGURES = (
@@ -296,14 +278,11 @@ def kernel_sums(study: Study, sources: Iterable[Source], by: Sequence[str] = DEF
 
     Findings name the sources that have none, and what is left out.
 
-    Args:
-        by: of :data:`BY`.
-
     Returns:
         A row a source and value of ``by``, in the order of the sources, what takes longest first. Columns:
-        ``run``; ``by`` (None: not recorded); ``calls, ns, least_ns, most_ns, flops, bytes, counted_ns,
-        placed_ns, placed_flops, placed_bytes`` (:func:`kept_sums`); ``steps``: how many the sums are of, over
-        all ranks (of a rank with several GPUs one counts for each).
+        ``run``; ``by`` (of :data:`BY`; None: not recorded); ``calls, ns, least_ns, most_ns, flops, bytes,
+        counted_ns, placed_ns, placed_flops, placed_bytes`` (:func:`kept_sums`); ``steps``: how many the sums
+        are of, over all ranks (of a rank with several GPUs one counts for each).
     """
     sources = [source for source in sources if has_kernels(source)]
     keys = _with_keys([BY[name] for name in by])
@@ -481,9 +460,7 @@ def _classes_of_pyprof(study: Study, sources: Iterable[Source]) -> pd.DataFrame:
     }).rename(columns={"launched_ns": "counted_ns"})  # fmt: skip
 
 
-COSTS = (
-    "kernel_ns", "counted_ns", "flops", "bytes", "loader_ns", "communication_ns", "copy_ns",
-)  # fmt: skip
+COSTS = ("kernel_ns", "counted_ns", "flops", "bytes", "loader_ns", "communication_ns", "copy_ns")
 
 
 def costs(study: Study, sources: Sequence[Source]) -> pd.DataFrame:

@@ -51,17 +51,11 @@ class Clock:
 
 @dataclass(frozen=True)
 class Shared:
-    """The collectives of one kind of one process group, matched.
+    """The collectives of one kind of one process group, matched."""
 
-    Attributes:
-        kind: of the collectives; empty: of several kinds.
-        members: places of its ranks among the run's.
-        calls: (members, calls), the rows of each member's calls among the run's.
-    """
-
-    kind: str
-    members: tuple[int, ...]
-    calls: np.ndarray
+    kind: str  # of the collectives; empty: of several kinds
+    members: tuple[int, ...]  # places of its ranks among the run's
+    calls: np.ndarray  # (members, calls), the rows of each member's calls among the run's
 
 
 @dataclass(frozen=True)
@@ -73,17 +67,13 @@ class Matched:
             reference clock, that of the lowest rank that the rank's groups lead to; ``transfer_ns``, from the
             arrival of a group's last rank to each rank's end (NaN: the call is not matched); and ``call``, a
             number from 1 that the same call has on all ranks (0: it is not matched).
-        residual_ns: median difference of single ends after the alignment of clocks.
-        clocks: of the ranks.
-        reference: of each rank the place of the rank whose clock is its reference.
-        shared: the matched collectives.
     """
 
     calls: pd.DataFrame
-    residual_ns: float
-    clocks: tuple[Clock, ...]
-    reference: np.ndarray
-    shared: tuple[Shared, ...]
+    residual_ns: float  # median difference of single ends after the alignment of clocks
+    clocks: tuple[Clock, ...]  # of the ranks
+    reference: np.ndarray  # of each rank the place of the rank whose clock is its reference
+    shared: tuple[Shared, ...]  # the matched collectives
 
 
 Unmatched = dict[str, dict[str, None]]  # reason -> the kinds of collectives that are not matched for it
@@ -221,19 +211,12 @@ _OTHER = CAUSES.index("other")
 
 @dataclass(frozen=True)
 class Account:
-    """What a rank had done since its recording began, ns, by :data:`CAUSES` and, last, communication.
+    """What a rank had done since its recording began, ns, by :data:`CAUSES` and, last, communication."""
 
-    Attributes:
-        entered: when what each collective sends was ready, shape (calls, causes + 1).
-        left: when it ended, of the same shape.
-        begun: when each step began, shape (steps, causes + 1).
-        step, start_ns: the steps, and when they began on the rank's clock.
-    """
-
-    entered: np.ndarray
-    left: np.ndarray
-    begun: np.ndarray
-    step: np.ndarray
+    entered: np.ndarray  # when what each collective sends was ready, shape (calls, causes + 1)
+    left: np.ndarray  # when it ended, of the same shape
+    begun: np.ndarray  # when each step began, shape (steps, causes + 1)
+    step: np.ndarray  # the steps, and when they began on the rank's clock
     start_ns: np.ndarray
 
     def of_calls(self, kept: np.ndarray) -> "Account":

@@ -185,25 +185,15 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(eq=False)
 class Study:
-    """What :func:`analysis.frames.load.load` found, and what was found wrong with it since.
-
-    Attributes:
-        path: what was loaded.
-        loaded: runs, traces, PyProf and TAU tables, as they were when it was loaded.
-        calibration: peaks measured on the machine of the sweep.
-        own_peaks: a peaks file of the user's.
-        named: the user gave each folder of traces its number of ranks, to compare them.
-        failed: runs that do not count.
-        noted: findings on the others, each once.
-    """
+    """What :func:`analysis.frames.load.load` found, and what was found wrong with it since."""
 
     path: Path
-    loaded: list[Source] = field(default_factory=list)
-    calibration: Calibration | None = None
-    own_peaks: Path | None = None
-    named: bool = False
-    failed: list[Failure] = field(default_factory=list)
-    noted: dict[Finding, None] = field(default_factory=dict)
+    loaded: list[Source] = field(default_factory=list)  # as they were when it was loaded
+    calibration: Calibration | None = None  # peaks measured on the machine of the sweep
+    own_peaks: Path | None = None  # a peaks file of the user's
+    named: bool = False  # the user gave each folder of traces its number of ranks, to compare them
+    failed: list[Failure] = field(default_factory=list)  # runs that do not count
+    noted: dict[Finding, None] = field(default_factory=dict)  # findings on the others, each once
     _unusable: set[Path] = field(default_factory=set, repr=False)  # of sources that were loaded
     _kept: dict[str, dict[Any, Any]] = field(default_factory=dict, repr=False)
 

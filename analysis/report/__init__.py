@@ -1,4 +1,1 @@
-"""The report: one HTML file that opens offline, with findings, charts, tables and provenance.
-
-``python -m analysis.report DIR`` writes it.
-"""
+"""The report (``python -m analysis.report DIR``): one HTML file that opens offline."""
