@@ -135,11 +135,6 @@ class RankTrace:
     Attributes:
         attributed, with_kernels, counted: attributed batches (0 where no kernel has a place in time), those
             of them that hold kernels, and of these those that count.
-        timed: of the batches that count those in whose time something ran.
-        batch_index: of each attributed batch in whose time something ran; one without was not recorded.
-        edges_ns: the instants between which the stages of these lie, (batches, 6).
-        parts_ns: of :data:`divide.EVERY` what is known of these stages, (batches x 5,) each.
-        staged: whether their stages are known.
         activities, unknown_launches: of the device from the first of these batches to the last, and how many
             of them have no known launch.
         untimed_batches, untimed_kernels: what lacks a time and is left out.
@@ -149,15 +144,15 @@ class RankTrace:
     attributed: int
     with_kernels: int
     counted: int
-    timed: int
-    batch_index: np.ndarray
-    edges_ns: np.ndarray
-    parts_ns: dict[str, np.ndarray]
+    timed: int  # of the batches that count those in whose time something ran
+    batch_index: np.ndarray  # of each attributed batch in whose time something ran; others were not recorded
+    edges_ns: np.ndarray  # the instants between which the stages of these lie, (batches, 6)
+    parts_ns: dict[str, np.ndarray]  # of divide.EVERY what is known of these stages, (batches x 5,) each
     activities: int
     unknown_launches: int
     untimed_batches: int
     untimed_kernels: int
-    staged: bool
+    staged: bool  # whether their stages are known
 
 
 @dataclass(frozen=True)
@@ -169,10 +164,6 @@ class RunTrace:
             ``place``, the ``row`` of its kernels in time, ``step, counted, collective, group``,
             ``group_size`` (0: not recorded), ``bytes, start_ns, end_ns, exposed_ns, overlapped_ns``, and
             where matched what :class:`Matched` adds.
-        matched: the same collectives of all ranks, on one clock; None: not known, or there is none.
-        unmatched: the kinds of collectives whose transfer and wait are not known, by reason.
-        lost: how many calls are left out because some ranks of the group lack their record.
-        counted: the batches that means are of.
         caused_ns: what each rank made the others wait by coming last, a step, (ranks, causes); None: not
             known (:func:`~analysis.frames.matching.waits_by_cause`).
     """
@@ -180,10 +171,10 @@ class RunTrace:
     source: Source
     ranks: tuple[RankTrace, ...]
     collectives: pd.DataFrame
-    matched: Matched | None
-    unmatched: Unmatched
-    lost: int
-    counted: Counted
+    matched: Matched | None  # the same collectives of all ranks, on one clock; None: not known, or none
+    unmatched: Unmatched  # the kinds of collectives whose transfer and wait are not known, by reason
+    lost: int  # how many calls are left out because some ranks of the group lack their record
+    counted: Counted  # the batches that means are of
     caused_ns: np.ndarray | None
 
     def note_unmatched(self, study: Study) -> None:

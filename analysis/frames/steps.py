@@ -109,24 +109,15 @@ def in_steps(batch_index: np.ndarray, steps: range) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Series:
-    """A run's batches, in order; arrays have one element a batch.
+    """A run's batches, in order; arrays have one element a batch."""
 
-    Attributes:
-        rank_ns: duration of each rank's batch (ranks x batches).
-        images: of all ranks.
-        rank_stages: name of :data:`STAGES` -> duration in ns of each rank's (ranks x batches); ``other``, the
-            rest, is added.
-        attributed: whether the profiler recorded it (on any rank).
-        warmup: how many batches at the head are off the steady level, or were not yet in CUDA graphs.
-        counted: of the recorded batches those that count (:func:`counted_steps`).
-    """
-
-    rank_ns: np.ndarray
-    images: np.ndarray
+    rank_ns: np.ndarray  # duration of each rank's batch (ranks x batches)
+    images: np.ndarray  # of all ranks
+    # name of STAGES -> duration in ns of each rank's (ranks x batches); ``other``, the rest, is added
     rank_stages: dict[str, np.ndarray]
-    attributed: np.ndarray
-    warmup: int
-    counted: range = ALL.steps
+    attributed: np.ndarray  # whether the profiler recorded it (on any rank)
+    warmup: int  # how many batches at the head are off the steady level, or were not yet in CUDA graphs
+    counted: range = ALL.steps  # of the recorded batches those that count (:func:`counted_steps`)
 
     def __post_init__(self) -> None:
         rest_ns = self.rank_ns - sum(self.rank_stages[name] for name in _RECORDED)

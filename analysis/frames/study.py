@@ -39,24 +39,17 @@ TAU = "tau"  # the name of the tool
 
 @dataclass(frozen=True)
 class Source:
-    """A run, the traces of a job, or a table of the reference's (PyProf's, TAU's, marks of a run).
+    """A run, the traces of a job, or a table of the reference's (PyProf's, TAU's, marks of a run)."""
 
-    Attributes:
-        id: the run's id (the file's name, if that is no run id).
-        fields: Run's fields that are known; of PyProf's and of marks those the name says, of TAU's none, of
-            traces the profile, the job's name and, where these are known, nodes and gpus_per_node.
-        path: the run's directory, or the file.
-        manifest: of a run of our own.
-        job: of traces, what they say of their job.
-    """
-
-    id: str
+    id: str  # the run's (the file's name, if that is no run id)
     kind: Kind
+    # Run's fields that are known; of PyProf's and of marks those the name says, of TAU's none, of traces the
+    # profile, the job's name and, where these are known, nodes and gpus_per_node.
     fields: dict[str, Any]
-    path: Path
+    path: Path  # the run's directory, or the file
     repetition: int = 0
-    manifest: Manifest | None = None
-    job: TracedJob | None = None
+    manifest: Manifest | None = None  # of a run of our own
+    job: TracedJob | None = None  # of traces, what they say of their job
 
     @property
     def world_size(self) -> int | None:

@@ -143,17 +143,12 @@ def effects(context: Context) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class SectionKind:
-    """A section as it can be of any study.
-
-    Attributes:
-        build: its content. What it raises as UserError is why the section is not available.
-        applies: whether the page has it; where it does not, nobody would look for it.
-    """
+    """A section as it can be of any study."""
 
     id: str
     heading: str
-    build: Callable[[Context], Section]
-    applies: Callable[[Context], bool] = lambda _: True
+    build: Callable[[Context], Section]  # raises UserError where it is not available
+    applies: Callable[[Context], bool] = lambda _: True  # elsewhere nobody would look for it
 
     def section(self, context: Context, chapter: Chapter | None = None) -> Section | None:
         """The section of a study's page; None where it does not apply."""

@@ -48,22 +48,16 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Section:
-    """An answer: words, charts, and tables, whose ids are the section's and their number.
-
-    Attributes:
-        id: the anchor that findings of the opening link to.
-        chapter: None: it is its own.
-        unavailable: why it has nothing to show; empty: it has.
-    """
+    """An answer: words, charts, and tables, whose ids are the section's and their number."""
 
     text: str = ""
     charts: Sequence[Chart] = ()
     tables: Sequence[Part] = ()
     notes: Sequence[str] = ()
-    id: str = ""
+    id: str = ""  # the anchor that findings of the opening link to
     heading: str = ""
-    chapter: Chapter | None = None
-    unavailable: str = ""
+    chapter: Chapter | None = None  # None: it is its own
+    unavailable: str = ""  # why it has nothing to show; empty: it has
 
 
 @dataclass(frozen=True)
@@ -86,12 +80,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class Page:
-    """All that a report holds.
-
-    Attributes:
-        factors: fields of rows that filters look at.
-        jobs: those that the opening does not describe one by one.
-    """
+    """All that a report holds."""
 
     title: str
     subtitle: str
@@ -100,8 +89,8 @@ class Page:
     methods: str
     provenance: Sequence[tuple[str, str]]
     filters: Sequence[Filter] = ()
-    factors: Sequence[str] = ()
-    jobs: Part | None = None
+    factors: Sequence[str] = ()  # fields of rows that filters look at
+    jobs: Part | None = None  # those that the opening does not describe one by one
 
     @property
     def opening(self) -> dict[str, list[Line]]:
