@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from jobs.store import Allreduce, Calibration, Check, read_record, write_record
 from tests.analysis.commands import one_line_error, run
 from tests.train.many_runs import fork
 from train import calibrate
+from train.backends import Backend
 from train.check import ROUNDS, SIZES, pairings
 from train.world import World
 
@@ -150,3 +152,14 @@ def test_two_ranks_as_a_sweep_starts_them(tmp_path, ready):
     assert later.gemm_flops_per_s == found.gemm_flops_per_s
     assert [one.exchange for one in later.allreduces] == [(2, 4, "ib"), (1, 2, "")]
     assert later.allreduces[0] == other and later.allreduces[1].bus_bytes_per_s > 1e6
+
+
+@pytest.mark.parametrize(("error", "left_by"), [(None, "close"), (KeyboardInterrupt, "abandon")])
+def test_a_backend_is_closed_and_after_an_error_abandoned(monkeypatch, error, left_by):
+    left = []
+    for name in ("close", "abandon"):
+        monkeypatch.setattr(Backend, name, lambda _, name=name: left.append(name))
+    with suppress(KeyboardInterrupt), Backend():
+        if error:
+            raise error
+    assert left == [left_by]
