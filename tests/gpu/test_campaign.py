@@ -3,13 +3,11 @@
 import json
 import signal
 import sys
-import time
 
 import pytest
 import torch
 
 from benchmarks import gpu, gpu_checks, gpu_parts
-from benchmarks.gpu_part import OUT_OF_TIME, command
 from profiling.errors import UserError
 
 # Instead of benchmarks.gpu_parts: what a part does is in its name.
@@ -87,11 +85,3 @@ def test_the_checks_hold_on_a_cpu(one_thread, tmp_path, name):
     lab = gpu_checks.Lab(torch.device("cpu"), tmp_path, gpu_checks.make_data(tmp_path, 16))
     checks = gpu_checks.CHECKS[name](lab)
     assert checks and all(check.right for check in checks), checks
-
-
-def test_a_command_whose_time_is_up_is_ended(tmp_path, monkeypatch, capsys):
-    (tmp_path / "a_command.py").write_text("import time; print('begun'); time.sleep(1000)")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    before = time.monotonic()
-    assert command(["a_command"], 5)[0] == OUT_OF_TIME
-    assert time.monotonic() - before < 60 and "begun" in capsys.readouterr().out

@@ -287,23 +287,19 @@ def slurm(tmp_path) -> dict[str, str]:
     return {"PATH": f"{tmp_path}:/usr/bin:/bin"}
 
 
-def test_a_login_node_knows_its_clusters_site(slurm):
+def test_a_login_node_knows_its_cluster_and_the_nodes_of_a_partition_of_which_the_largest_is_taken(slurm):
     assert cluster_name({"SLURM_CLUSTER_NAME": "of-the-job"}) == "of-the-job"
-    assert cluster_name(slurm) == "virtual"
-    assert find_site(None, slurm).partition == "main"
+    assert cluster_name(slurm) == "virtual" and find_site(None, slurm).partition == "main"
+    assert partition(None, slurm) == Partition("main", nodes=4, cpus=2, gpus=0)
+    assert partition("gpu", slurm) == Partition("gpu", nodes=3, cpus=128, gpus=4)
+    # Of several a job may get the best.
+    assert partition("main,gpu", slurm) == Partition("main,gpu", nodes=4, cpus=128, gpus=4)
 
 
 def test_without_an_answer_there_is_no_cluster(tmp_path):
     assert cluster_name({"PATH": str(tmp_path)}) is None
     put_programs(tmp_path, scontrol="echo 'slurm_load: Unable to contact' >&2; exit 1")
     assert cluster_name({"PATH": str(tmp_path)}) is None
-
-
-def test_a_partitions_nodes_are_counted_and_the_largest_is_taken(slurm):
-    assert partition(None, slurm) == Partition("main", nodes=4, cpus=2, gpus=0)
-    assert partition("gpu", slurm) == Partition("gpu", nodes=3, cpus=128, gpus=4)
-    # Of several a job may get the best.
-    assert partition("main,gpu", slurm) == Partition("main,gpu", nodes=4, cpus=128, gpus=4)
 
 
 def test_many_nodes_are_a_plain_number(tmp_path):
