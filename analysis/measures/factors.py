@@ -58,7 +58,14 @@ def factors(study: Study) -> Answer:
 def responses(study: Study) -> tuple[str, pd.DataFrame]:
     """What the response is, and the observations."""
     if study.tau_intervals:
-        return "published scaling efficiency, %", _of_tau(study)
+        timed = tau.applications(study)
+        timed = timed[timed["batches"] == tau.BATCHES]
+        runs = tau.tau_rows(study).merge(timed, on=list(ID_FIELDS))
+        images = (tau.BATCHES * runs["batch"] * runs["world_size"]).astype(float)
+        epoch_s = runs["seconds"].astype(float) * tau.EPOCH_IMAGES / images
+        # The efficiency of the row is of the median epoch; each repetition's is that over its own.
+        runs["response"] = runs["scaling_efficiency_pct"] * runs["epoch_duration_s"] / epoch_s
+        return "published scaling efficiency, %", runs[[*ID_FIELDS, "response"]]
     series = all_series(study)
     rates = [
         {"run": source.id, "response": series[source.id].images_per_s / (source.world_size or 1)}
@@ -73,16 +80,6 @@ def responses(study: Study) -> tuple[str, pd.DataFrame]:
     if frame["response"].isna().any():
         raise UserError(f"{study.path}: {NO_SAMPLES}")
     return "images/s per rank", frame[[*POINT_FIELDS, *study.own_factors, "response"]]
-
-
-def _of_tau(study: Study) -> pd.DataFrame:
-    timed = tau.applications(study)
-    timed = timed[timed["batches"] == tau.BATCHES]
-    runs = tau.tau_rows(study).merge(timed, on=list(ID_FIELDS))
-    epoch_s = runs["seconds"].astype(float) * tau.EPOCH_IMAGES / (50 * runs["batch"] * runs["world_size"])
-    # The efficiency of the row is of the median epoch; each repetition's is that over its own.
-    runs["response"] = runs["scaling_efficiency_pct"] * runs["epoch_duration_s"] / epoch_s
-    return runs[[*ID_FIELDS, "response"]]
 
 
 def levels_of(observations: pd.DataFrame) -> pd.DataFrame:

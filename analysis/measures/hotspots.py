@@ -177,17 +177,12 @@ def hotspots(study: Study, top: int = 5, run: str | None = None) -> Answer:
     if len(missing) and tool in ("ncu", "nvprof"):  # VTune knows functions, and no kernels
         study.note("not_recorded", counting, what=[f"counters of {kernel}" for kernel in missing])
     if counting and tool == "vtune":
-        functions = _functions(_table(study, counting, "intervals"), counters, top)
-        rows = pd.concat([rows, functions], ignore_index=True)
+        by_function = _table(study, counting, "intervals").groupby("function")["exclusive_ns"].sum()
+        spent = by_function.sort_values(ascending=False, kind="stable").head(top)
+        of = pd.DataFrame({"kernel": spent.index, "cpu_s": spent.to_numpy() / 1e9, "counters": "vtune"})
+        of = of.assign(**{"class": of["kernel"].map(classify)}).join(counters, on="kernel")
+        of["why"] = np.where(of["ipc"] < _LOW["ipc"], "latency", "unknown")
+        rows = pd.concat([rows, of], ignore_index=True)
     rows = rows.reindex(columns=names_of(METRICS)).astype(object)
     caption = "Times: profiled steps" + (f"; counters: {tool}, another run" if tool else "")
     return Answer(rows, METRICS, title="Hottest kernels", caption=caption)
-
-
-def _functions(timers: pd.DataFrame, counters: pd.DataFrame, top: int) -> pd.DataFrame:
-    spent = (
-        timers.groupby("function")["exclusive_ns"].sum().sort_values(ascending=False, kind="stable").head(top)
-    )
-    rows = pd.DataFrame({"kernel": spent.index, "cpu_s": spent.to_numpy() / 1e9, "counters": "vtune"})
-    rows = rows.assign(**{"class": rows["kernel"].map(classify)}).join(counters, on="kernel")
-    return rows.assign(why=np.where(rows["ipc"] < _LOW["ipc"], "latency", "unknown"))

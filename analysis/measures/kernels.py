@@ -253,16 +253,6 @@ def summary(pairs: pd.DataFrame, a: Side, b: Side) -> pd.DataFrame:
     return frame.astype({"kernels": "Int64"})[names_of(SUMMARY_METRICS)]
 
 
-def tables_of_change(
-    pairs: pd.DataFrame, totals: pd.DataFrame, by: Sequence[str], title: str, caption: str
-) -> list[Part]:
-    """The difference and what it is made of, then the kernels that differ most."""
-    return [
-        Part(f"{title}: the difference", totals, columns(SUMMARY_METRICS), caption),
-        _table("Largest differences", pairs, [*(BY[name] for name in by), *CHANGES]),
-    ]
-
-
 # --- as the reference counted them --------------------------------------------------------------------
 
 _KERNEL = Metric("kernel", "kernel name, as in PyProf", text=True, key=True, longest=48)
@@ -412,9 +402,12 @@ def _of_two(
     fields["device"] = ", ".join(one.devices), ", ".join(two.devices)
     differ = ", ".join(f"{name} ({of_a}, {of_b})" for name, (of_a, of_b) in fields.items() if of_a != of_b)
     caption = f"A: {study.path.name}; B: {other.path.name}" + (f"\ndifferent: {differ}" if differ else "")
-    pairs = differences(a.kernels, b.kernels, by)
-    parts = tables_of_change(pairs.head(top or TOP), summary(pairs, a, b), by, title, caption)
-    return Answer(pairs.head(top or len(pairs)), [*(BY[name] for name in by), *CHANGES], parts)
+    pairs, metrics = differences(a.kernels, b.kernels, by), [*(BY[name] for name in by), *CHANGES]
+    parts = [
+        Part(f"{title}: the difference", summary(pairs, a, b), columns(SUMMARY_METRICS), caption),
+        _table("Largest differences", pairs.head(top or TOP), metrics),
+    ]
+    return Answer(pairs.head(top or len(pairs)), metrics, parts)
 
 
 def _only(study: Study) -> Source:

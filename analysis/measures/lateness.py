@@ -176,7 +176,13 @@ def of_collectives(matched: Matched, series: Series | None) -> Lateness | None:
     else:
         parts = {name: over_others(of) for name, of in _parts_before_exchange(series, steps).items()}
         step_ns = float(np.median(series.step_ns[steps]))
-    residual = _residual(matched, together)
+    # To within what nine of ten of a rank's ends agree with those of its groups.
+    left, distance = matched.calls["left_ns"].to_numpy(), matched.calls["left_ns"] * np.nan
+    for group in together:
+        ends = left[group.calls]
+        distance[group.calls.ravel()] = np.abs(ends - np.median(ends, axis=0)).ravel()
+    within = distance.groupby(matched.calls["place"]).quantile(0.9)
+    residual = within.reindex(range(len(matched.clocks))).fillna(0.0).to_numpy()
     return Lateness(BY_COLLECTIVES, steps, late, behind, parts, step_ns, residual)
 
 
@@ -195,16 +201,6 @@ def _of_group(calls: pd.DataFrame, group: Shared) -> pd.DataFrame:
         "late": late.ravel(), "behind": over_others(start - start.min(axis=0)).ravel(),
         "latest": np.tile(late.max(axis=0), len(group.members)),
     })  # fmt: skip
-
-
-def _residual(matched: Matched, groups: Sequence[Shared]) -> np.ndarray:
-    """Of each rank, to within what nine of ten of its ends agree with those of its groups, ns."""
-    left, distance = matched.calls["left_ns"].to_numpy(), matched.calls["left_ns"] * np.nan
-    for group in groups:
-        ends = left[group.calls]
-        distance[group.calls.ravel()] = np.abs(ends - np.median(ends, axis=0)).ravel()
-    within = distance.groupby(matched.calls["place"]).quantile(0.9)
-    return within.reindex(range(len(matched.clocks))).fillna(0.0).to_numpy()
 
 
 # --- chance -------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ COLUMNS = {
         *USE_METRICS,
     ),
     "PyProf tables (they hold no step durations):": published.METRICS,
-    "Published method, for TAU tables and for our own runs, by whole wall time:": tau.METRICS,
+    "Published method, for TAU tables:": tau.METRICS,
     "Published method, for PyProf tables of configurations with step times:": published.SCALED_METRICS,
     **traced.COLUMNS,
 }
@@ -130,10 +130,9 @@ def configurations(
         if method == "corrected" and study.of_kind("pyprof"):
             found.append(published.of_tables(study, group_by))
         if method == "published":
-            rows = [tau.tau_rows(study), published.scaled_tables(study)]
-            rows += [tau.run_rows(study)] if study.of_kind("run") else []
-            known = pd.concat([one for one in rows if len(one)] or rows, ignore_index=True)
-            found.append(tau.grouped(known, group_by).astype(object))
+            rows = [one for one in (tau.tau_rows(study), published.scaled_tables(study)) if len(one)]
+            if rows:
+                found.append(tau.grouped(pd.concat(rows, ignore_index=True), group_by).astype(object))
         frames += [one.assign(method=method) for one in found if len(one)]
     if not frames:
         raise UserError(_nothing(study, methods))

@@ -1,7 +1,7 @@
 """What TAU recorded: scaling of whole applications, MPI's functions and messages, and the duration of a step.
 
 The reference (SURFBoard, 2020) measured scaling from the inclusive time of ``.tau application`` by rank,
-startup included; scaleprof's own runs are timed by their whole wall time.
+startup included.
 """
 
 import math
@@ -54,8 +54,6 @@ _NEEDED = ("nodes", "gpus_per_node", "batch")  # without these there is no throu
 # A launcher that takes them from file names writes numbers as text.
 _FIGURES = ("gpu", "thread", "calls", "inc_time", "num_samples", "mean")
 
-# Fields in which the runs of one configuration may differ.
-_OF_A_RUN = ("attribute_from", "seed")
 
 _APPLICATIONS = """
 select {{fields}}, max(inc_time) / 1e6 as seconds from {{table}}
@@ -149,31 +147,14 @@ def step_durations(study: Study) -> pd.DataFrame:
 
 def tau_rows(study: Study) -> pd.DataFrame:
     """A row a configuration of the TAU tables of timed runs: Run's fields, then :data:`METRICS`."""
-    runs = applications(study)
-    return _scaled(runs[runs["batches"] == BATCHES], ID_FIELDS).drop(columns="batches")
-
-
-def run_rows(study: Study) -> pd.DataFrame:
-    """The same of our own runs, by whole wall time; the unprofiled ones, if there are any."""
-    sources = study.of_kind("run")
-    unprofiled = [source for source in sources if source.fields["profile"] == "none"]
-    runs = pd.DataFrame([
-        {**source.fields, "seconds": source.manifest.seconds}
-        for source in unprofiled or sources
-        if source.manifest
-    ], dtype=object)  # fmt: skip
-    return _scaled(runs, [str(name) for name in runs if name not in (*_OF_A_RUN, "seconds")])
-
-
-def _scaled(runs: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """Epochs of configurations (``names``), and what the fewest nodes and other batch sizes say of them."""
-    key = _group(runs[list(names)])
-    seconds = runs["seconds"].astype(float)
+    runs, names = applications(study), list(ID_FIELDS)
+    runs = runs[runs["batches"] == BATCHES]
+    key, seconds = _group(runs[names]), runs["seconds"].astype(float)
     groups = seconds.groupby(key)
     # Values less than two standard deviations (of the population) from their mean; all where none is.
     kept = abs(seconds - groups.transform("mean")) < CUT_SIGMAS * groups.transform("std", ddof=0)
     kept |= ~kept.groupby(key).transform("any")
-    rows = runs.loc[~key.duplicated(), [*names, *({"batches"} - set(names))]].reset_index(drop=True)
+    rows = runs.loc[~key.duplicated(), names].reset_index(drop=True)
     ranks = rows["nodes"].astype(int) * rows["gpus_per_node"].astype(int)
     rows = rows.assign(
         world_size=ranks,
@@ -182,13 +163,19 @@ def _scaled(runs: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
         application_s=seconds[kept].groupby(key).median(),
     )
     # The application's time scaled to 1e6 images.
-    images = (rows["batches"] * rows["batch"] * ranks).astype(float)
+    images = (BATCHES * rows["batch"] * ranks).astype(float)
     rows["epoch_duration_s"] = rows["application_s"] * EPOCH_IMAGES / images
-    base = _like(rows, names, "nodes", "idxmin")
+
+    def like(varying: str, which: Literal["idxmin", "idxmax"]) -> pd.DataFrame:
+        """Of each row the least (or most) in one field of the rows that agree in all others."""
+        alike = _group(rows[[name for name in names if name != varying]])
+        return rows.loc[rows[varying].astype(int).groupby(alike).transform(which)].set_axis(rows.index)
+
+    base = like("nodes", "idxmin")
     rows["base_nodes"] = base["nodes"]
     speedup = base["epoch_duration_s"] / rows["epoch_duration_s"]
     rows["scaling_efficiency_pct"] = 100 * speedup * base["world_size"] / rows["world_size"]
-    small, large = (_like(rows, names, "batch", "idxmin"), _like(rows, names, "batch", "idxmax"))
+    small, large = like("batch", "idxmin"), like("batch", "idxmax")
     more = (large["batch"] - small["batch"]).astype(float)
     # a of a + b x batch
     growth = (large["application_s"] - small["application_s"]) / more.where(more > 0)
@@ -200,14 +187,6 @@ def _scaled(runs: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
 def _group(fields_of_rows: pd.DataFrame) -> pd.Series:
     """The number of each row's combination of values, from 0 in the order of the rows."""
     return fields_of_rows.groupby(list(fields_of_rows), dropna=False, sort=False).ngroup()
-
-
-def _like(
-    rows: pd.DataFrame, names: Sequence[str], varying: str, which: Literal["idxmin", "idxmax"]
-) -> pd.DataFrame:
-    """Of each row the least (or most) in one field of the rows that agree in all others."""
-    key = _group(rows[[name for name in names if name in Run.model_fields and name != varying]])
-    return rows.loc[rows[varying].astype(int).groupby(key).transform(which)].set_axis(rows.index)
 
 
 def grouped(rows: pd.DataFrame, group_by: Sequence[str]) -> pd.DataFrame:

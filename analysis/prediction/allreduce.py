@@ -131,22 +131,14 @@ def joined(parts: Sequence[Exchanges]) -> Exchanges:
 
 @dataclass(frozen=True)
 class Cost:
-    """A fitted form.
-
-    Attributes:
-        terms: (alphas, then 1 / betas; the estimate, then resamples), ns.
-        error: root mean square of the relative residuals of equal calls' means; NaN: not fitted.
-        traced: the largest number of ranks of the fit; 0: not fitted.
-        latency_known: whether latency could be separated from bandwidth.
-        score: chi-square of the means of equal calls, plus two a parameter (Akaike's criterion).
-    """
+    """A fitted form."""
 
     form: Form
-    terms: np.ndarray
-    error: float = float("nan")
-    traced: int = 0
-    latency_known: bool = True
-    score: float = 0.0
+    terms: np.ndarray  # (alphas, then 1 / betas; the estimate, then resamples), ns
+    error: float = float("nan")  # root mean square of the relative residuals of equal calls' means
+    traced: int = 0  # the largest number of ranks of the fit; 0: not fitted
+    latency_known: bool = True  # whether latency could be separated from bandwidth
+    score: float = 0.0  # chi-square of equal calls' means, plus two a parameter (Akaike's criterion)
 
     def allreduce_ns(self, size: float, layout: Layout) -> np.ndarray:
         """The estimate, then resamples, ns."""

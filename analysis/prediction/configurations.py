@@ -39,28 +39,18 @@ CONFIGURATION = tuple(name for name in POINT_FIELDS if name not in NOT_ALIKE)
 
 @dataclass(frozen=True)
 class Configuration:
-    """Images/s of a configuration on several numbers of ranks, in rising order.
+    """Images/s of a configuration on several numbers of ranks, in rising order."""
 
-    Attributes:
-        fields: those of :data:`CONFIGURATION`, ``batch`` of the largest point; or those of a table.
-        batch: images of a rank (``strong``: of the job); 1: a table does not say, and times are relative.
-        errors: relative standard error of each rate.
-        gpus_per_node: 0: a table does not say.
-        nodes: of the largest measured point.
-        points: of a sweep, one a world size.
-        name: label of the fields in which configurations differ.
-    """
-
-    fields: Mapping[str, Any]
+    fields: Mapping[str, Any]  # those of CONFIGURATION, ``batch`` of the largest point; or those of a table
     ranks: tuple[int, ...]
     images_per_s: tuple[float, ...]
-    batch: float
-    errors: tuple[float, ...] = ()
+    batch: float  # images of a rank (``strong``: of the job); 1: a table does not say, times are relative
+    errors: tuple[float, ...] = ()  # relative standard error of each rate
     strong: bool = False
-    gpus_per_node: int = 0
-    nodes: int = 1
-    points: tuple[pd.Series, ...] = ()
-    name: str = ""
+    gpus_per_node: int = 0  # 0: a table does not say
+    nodes: int = 1  # of the largest measured point
+    points: tuple[pd.Series, ...] = ()  # of a sweep, one a world size
+    name: str = ""  # label of the fields in which configurations differ
 
     def images(self, ranks: int) -> float:
         """Images of a step of the job."""

@@ -61,13 +61,7 @@ DEFAULT_WHAT_IFS = tuple(f"{name}={value}" if value else name for name, value in
 
 @dataclass(frozen=True)
 class Model:
-    """A step, the cost of its exchange, and its settings.
-
-    Attributes:
-        scatter: between runs (relative standard deviation).
-        shorter: computation relative to that of ``step``, for another batch size; with resamples.
-        late_shorter: whether lateness changes by the same factor.
-    """
+    """A step, the cost of its exchange, and its settings."""
 
     step: Step
     cost: Cost
@@ -75,9 +69,10 @@ class Model:
     bucket_mb: float
     stragglers: bool = True
     loader: bool = True
-    scatter: float = 0.0
+    scatter: float = 0.0  # between runs (relative standard deviation)
+    # Computation relative to that of ``step``, for another batch size; with resamples.
     shorter: np.ndarray = field(default_factory=lambda: np.ones(1))
-    late_shorter: bool = True
+    late_shorter: bool = True  # whether lateness changes by the same factor
 
 
 @dataclass(frozen=True)
@@ -242,26 +237,16 @@ Computing = np.ndarray
 
 @dataclass(frozen=True)
 class Basis:
-    """What a configuration is predicted from.
-
-    Attributes:
-        models: one for each form of the exchange that fits the allreduces; the best first.
-        points: the measured points; the last one is the largest.
-        traced: the point among them whose step is replayed.
-        links: the most nodes of a traced point; 1: links between nodes were not traced.
-        computing: f and w, in strong scaling; all that are possible, the best first.
-        exposed_share: of the traced step (:class:`.traced_step.Traced`).
-        missed: by how much (logarithm) measured points were outside their range, a doubling.
-    """
+    """What a configuration is predicted from."""
 
     configuration: Configuration
-    models: tuple[Model, ...]
-    points: tuple[pd.Series, ...]
-    traced: pd.Series
-    links: int
-    computing: tuple[Computing, ...]
-    exposed_share: float
-    missed: float = 0.0
+    models: tuple[Model, ...]  # one for each form of the exchange that fits the allreduces; the best first
+    points: tuple[pd.Series, ...]  # the measured points; the last one is the largest
+    traced: pd.Series  # the point among them whose step is replayed
+    links: int  # the most nodes of a traced point; 1: links between nodes were not traced
+    computing: tuple[Computing, ...]  # f and w, in strong scaling; all that are possible, the best first
+    exposed_share: float  # of the traced step
+    missed: float = 0.0  # by how much (logarithm) measured points were outside their range, a doubling
 
     @property
     def late(self) -> int:

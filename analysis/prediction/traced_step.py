@@ -46,32 +46,22 @@ where "class"::varchar = 'communication' and short_name::varchar ilike '%allredu
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A step of a rank without the exchange of gradients; medians, ns.
-
-    Attributes:
-        tail_ns: after the backward pass and the exchange: the update, and what follows it.
-        ready_ns: when each gradient is ready, from the start of the backward pass; rising.
-        elements: of each gradient.
-        whole_buckets: ``elements`` are of buckets as they were sent, not of single gradients.
-        own_ns: of each step and rank without stragglers, the stages in which no rank waits for another.
-        own_load_ns: the loading in it.
-        late_ns: (stragglers, steps), by how much they are later than the others.
-        late_load_ns: the loading in it.
-        waits_share: of the loading, the part in which the device waits for it.
-    """
+    """A step of a rank without the exchange of gradients; medians, ns."""
 
     load_ns: float
     forward_ns: float
     backward_ns: float
-    tail_ns: float
-    ready_ns: np.ndarray
-    elements: np.ndarray
-    whole_buckets: bool
+    tail_ns: float  # after the backward pass and the exchange: the update, and what follows it
+    ready_ns: np.ndarray  # when each gradient is ready, from the start of the backward pass; rising
+    elements: np.ndarray  # of each gradient
+    whole_buckets: bool  # ``elements`` are of buckets as they were sent, not of single gradients
+    # Of each step and rank without stragglers, the stages in which no rank waits for another.
     own_ns: np.ndarray
-    own_load_ns: np.ndarray
+    own_load_ns: np.ndarray  # the loading in it
+    # (stragglers, steps), by how much they are later than the others, and the loading in it.
     late_ns: np.ndarray = field(default_factory=lambda: np.zeros((0, 1)))
     late_load_ns: np.ndarray = field(default_factory=lambda: np.zeros((0, 1)))
-    waits_share: float = 1.0
+    waits_share: float = 1.0  # of the loading, the part in which the device waits for it
 
 
 @dataclass(frozen=True)
