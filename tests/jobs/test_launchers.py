@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs import ROOT
 from jobs.cluster import (
     Allocation,
     Partition,
@@ -40,6 +41,7 @@ OF_PBS = replace(FOUR, cpus=0, slurm=False)
 USER = {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "ib7", "PATH": "/bin", "AWS_SECRET": "x"}
 USER["SLURM_JOB_ID"] = "7"
 COMMAND = ["/venv/bin/python", "-m", "train", "--data", "a folder"]
+STARTS = (COMMAND[0], "apptainer", "singularity", "python")  # the command's first word, in a container or not
 EXAMPLE = find_site("example", {}).model_copy(update={"gpus_per_node": None})
 
 
@@ -48,6 +50,12 @@ def mpirun(kind: str, **other) -> Mpirun:
     return Mpirun(kind=kind, **{**parts, **other})
 
 
+def in_container(runtime: str, image: str = "a.sif") -> Site:
+    box = {"runtime": runtime, "image": image, "binds": ["/scratch", "/data:/in"]}
+    return Site.model_validate({"container": box if runtime == "pyxis" else {**box, "python": "python3"}})
+
+
+LEFT = FOUR.less({"n1", "n3"})
 ON_IB = {"nodes": 2, "gpus_per_node": 2, "network": "ib"}
 LAUNCHES = {
     "local": (Local(CPU_NODE), {"gpus_per_node": 2}),
@@ -61,6 +69,11 @@ LAUNCHES = {
     "pals": (mpirun("PALS", allocation=OF_PBS, mpirun="/opt/cray/pals/bin/mpiexec"), ON_IB),
     "jsrun": (Jsrun(find_site("summit", {}), replace(FOUR, cpus=42, slurm=False), NODE, USER), ON_IB),
     "flux": (Flux(EXAMPLE, OF_PBS, CPU_NODE, USER), ON_IB),
+    "slurm_left_out": (Slurm(Site(), LEFT, CPU_NODE), {"nodes": 2}),
+    "mpich_left_out": (mpirun("MPICH", allocation=LEFT), {"nodes": 2}),
+    "slurm_apptainer": (Slurm(in_container("apptainer"), FOUR, NODE), {}),
+    "slurm_pyxis": (Slurm(in_container("pyxis", "nvcr.io#nvidia/pytorch:26.10"), FOUR, NODE), {}),
+    "mpich_singularity": (mpirun("MPICH", site=in_container("singularity"), machine=NODE), {}),
 }
 
 
@@ -69,14 +82,14 @@ def test_a_launcher_is_told_which_variables_options_and_command(name):
     launcher, values = LAUNCHES[name]
     assert not launcher.why_not(make_run(values))
     process = launcher.processes(make_run(values), COMMAND, Path("/results/x"))[0]
-    variables, _, argv = (GOLDEN / f"{name}.txt").read_text().partition("\n\n")
+    variables, _, argv = (GOLDEN / f"{name}.txt").read_text().replace("=ROOT", f"={ROOT}").partition("\n\n")
     assert process.environment == dict(line.split("=", 1) for line in variables.splitlines())
     assert as_told(process.argv) == as_told(shlex.split(argv))
 
 
 def as_told(argv: list[str]) -> tuple[list[str], list[list[str]], list[str]]:
     """What counts of the words: the launcher, its options with their values in any order, the command."""
-    command = argv.index(COMMAND[0])
+    command = next(place for place, word in enumerate(argv) if word in STARTS)
     first = next((place for place, word in enumerate(argv[:command]) if word.startswith("-")), command)
     own = argv[:first]
     options: list[list[str]] = []
@@ -114,14 +127,6 @@ def test_the_kind_of_mpi_is_told_by_what_it_says_of_itself(version, kind):
 def test_a_node_has_the_cores_that_the_batch_system_counts(launcher):
     assert not launcher.why_not(make_run({"nodes": 4, "gpus_per_node": 32}))
     assert launcher.why_not(make_run({"nodes": 4, "gpus_per_node": 33}))
-
-
-def test_nodes_left_out_are_not_asked_for():
-    left = FOUR.less({"n1", "n3"})
-    argv = Slurm(Site(), left, CPU_NODE).processes(make_run({"nodes": 2}), COMMAND, Path("x"))[0].argv
-    assert "--nodelist=n2,n4" in argv
-    argv = mpirun("MPICH", allocation=left).processes(make_run({"nodes": 2}), COMMAND, Path("x"))[0].argv
-    assert "n2,n4" in argv
 
 
 @pytest.mark.parametrize("launcher", [Slurm(Site(), FOUR, CPU_NODE), mpirun("MPICH")])
@@ -181,24 +186,6 @@ def test_outside_a_job_a_plan_is_that_of_the_sites_partition(tmp_path):
     assert "--nodes=2" in argv and not any(word.startswith("--nodelist") for word in argv)
     held = Slurm(Site(), FOUR, NODE, on_login_node)
     assert held.planned() == held
-
-
-@pytest.mark.parametrize("runtime", ["apptainer", "singularity"])
-def test_ranks_start_in_a_container(runtime):
-    box = {"runtime": runtime, "image": "a.sif", "binds": ["/scratch", "/data:/in"], "python": "python3"}
-    site = Site.model_validate({"container": box})
-    for launcher in (Slurm(site, FOUR, NODE), mpirun("MPICH", site=site, machine=NODE)):
-        argv = " ".join(launcher.processes(make_run({}), COMMAND, Path("x"))[0].argv)
-        assert f"{runtime} exec --nv --bind /scratch --bind /data:/in a.sif python3 -m train" in argv
-
-
-def test_pyxis_is_sruns_own_container():
-    box = {"runtime": "pyxis", "image": "nvcr.io#nvidia/pytorch:26.10", "binds": ["/scratch", "/data:/in"]}
-    site = Site.model_validate({"container": box})
-    argv = Slurm(site, FOUR, NODE).processes(make_run({}), COMMAND, Path("x"))[0].argv
-    assert "--container-image=nvcr.io#nvidia/pytorch:26.10" in argv
-    assert "--container-mounts=/scratch:/scratch,/data:/in" in argv
-    assert argv[argv.index("python") :] == ["python", *COMMAND[1:]]
 
 
 def test_a_hostfile_gives_each_host_once(tmp_path, monkeypatch):
