@@ -53,7 +53,7 @@ class Dump(BaseModel):
     pg_config: dict[str, dict[str, str]] = {}
 
 
-class _Plain(pickle.Unpickler):
+class _Plain(pickle._Unpickler):  # in Python: that in C fills memory up to any number that it reads
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it names {module}.{name}")
 

@@ -374,7 +374,7 @@ def anatomy_of(trace: RunTrace, with_warmup: bool = False) -> pd.DataFrame:
         # Not 0 ms: the profiler did not see them, and what they took counts as idle.
         return frame.drop(columns=list(_COMMUNICATION))
     if trace.collectives_alone:
-        return frame.drop(columns=[name for name in frame if name.startswith(("compute", "idle"))])
+        return frame.drop(columns=[name for name in map(str, frame) if name.startswith(("compute", "idle"))])
     return frame
 
 

@@ -1,7 +1,9 @@
 """Summaries as tools print them: GPU activities and their shares; functions and counters of a run."""
 
-import pstats
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -406,16 +408,32 @@ def _tables(
     return converted.tables
 
 
+# A damaged file may take any memory and time, or end its reader: a process of its own reads it.
+_READ_CPROFILE = """
+import json, marshal, resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+with open(sys.argv[1], "rb") as file:
+    stats = marshal.load(file)
+json.dump([
+    [str(file), int(line), str(function), min(int(calls), 1 << 53), float(exclusive), float(inclusive)]
+    for (file, line, function), (_, calls, exclusive, inclusive, *_) in stats.items()
+], sys.stdout)
+"""
+_MOST_S = 60.0
+
+
 def _of_cprofile(path: Path) -> pd.DataFrame:
+    words = [sys.executable, "-c", _READ_CPROFILE, str(path)]
     try:
-        stats = pstats.Stats(str(path)).stats  # type: ignore[attr-defined]
-    except (OSError, EOFError, TypeError, ValueError) as error:
-        raise UserError(f"{path} is not a file of cProfile ({error})") from None
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_MOST_S, check=True)
+    except subprocess.SubprocessError as error:
+        why = (str(getattr(error, "stderr", None) or error).splitlines() or [""])[-1]
+        raise UserError(f"{path} is not a file of cProfile ({why})") from None
     return pd.DataFrame([
         {
             "run": path.name, "rank": 0, "thread": 0, "calls": calls,
             "function": f"{function} ({file}:{line})" if line else function,
             "exclusive_ns": 1e9 * exclusive, "inclusive_ns": 1e9 * inclusive,
         }
-        for (file, line, function), (_, calls, exclusive, inclusive, _) in stats.items()
+        for file, line, function, calls, exclusive, inclusive in json.loads(done.stdout)
     ])  # fmt: skip

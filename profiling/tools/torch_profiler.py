@@ -152,7 +152,7 @@ def _groups_of_threads() -> dict[int, Message]:
     from torch import distributed
 
     groups: list[Message] = []
-    try:
+    try:  # it may not be distributed, or of another backend or release
         for group, name in distributed.distributed_c10d._world.pg_names.items():
             ranks = distributed.get_process_group_ranks(group)
             known = Message(group=name, ranks=",".join(map(str, ranks)), size=len(ranks))
@@ -160,7 +160,7 @@ def _groups_of_threads() -> dict[int, Message]:
             groups += [known] * backend.options._threads
         comms = Path("/proc/self/task").glob("*/comm")
         threads = sorted(int(one.parent.name) for one in comms if one.read_text() == "pt_gloo_runloop\n")
-    except (AttributeError, RuntimeError, OSError):  # not distributed, of another backend or release
+    except (AttributeError, LookupError, RuntimeError, ValueError, OSError):
         return {}
     return dict(zip(threads, groups, strict=True)) if len(threads) == len(groups) else {}
 

@@ -69,7 +69,7 @@ def test_a_file_of_cprofile(tmp_path: Path) -> None:
     assert found["calls"] == 3 and 0 < found["exclusive_s"] <= found["inclusive_s"] < 1
 
 
-@pytest.mark.parametrize("content", [b"", b"none of ours", b"[1, 2]"])
+@pytest.mark.parametrize("content", [b"", b"none of ours", b"[1, 2]", b"[\xff\xff\xff\x7f"])
 def test_what_holds_none_is_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.prof").write_bytes(content)
     for path in (tmp_path / "x.prof", tmp_path):

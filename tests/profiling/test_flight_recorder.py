@@ -135,6 +135,7 @@ def test_a_dump_that_would_run_code_or_is_damaged_is_refused(tmp_path):
         "cut": pickle.dumps({"entries": [call(1)]})[:-20],
         "other": pickle.dumps([1, 2]),
         "empty": b"",
+        "huge": b"\x80\x02}r\xff\xff\xff\xef.",  # a number that the reader in C makes room for: 60 GB
     }
     for name, content in files.items():
         (tmp_path / f"{name}_0").write_bytes(content)
