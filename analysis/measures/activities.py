@@ -368,10 +368,7 @@ def sums_of_tools(
 ) -> dict[str, pd.DataFrame]:
     """Tables of the sums that a tool kept: of its file, or of all ranks below a folder; findings are noted.
 
-    Args:
-        study: its path is the file's, or the folder's.
-        names: of the tables.
-        tool: that wrote what is read; None: recognised, and a folder is not its.
+    ``tool``: that wrote what is read; None: recognised, and a folder is not its.
 
     Returns:
         By name, of those that are there: the rows, with the ``run`` that they are of.

@@ -168,11 +168,7 @@ def anatomy(study: Study, by: Sequence[str] = ()) -> Answer:
 
 
 def means(parts: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
-    """Means over the steps of ranks, ms; what one of them does not know is not known of their mean.
-
-    Args:
-        parts: of :func:`analysis.frames.anatomy.anatomy`.
-    """
+    """Means of an anatomy frame over the steps of ranks, ms; NaN: one of them does not know it."""
     keys = ["run", *by]
     columns = ["wall_ns", *(f"{name}_ns" for name in (*EVERY, *WAITS))]
     grouped = parts.groupby(keys, sort=False, observed=True)

@@ -332,9 +332,8 @@ class Group:
     def _met(self) -> pd.DataFrame:
         """The collectives that ranks made together, and at whose ends they had waited for the last of them.
 
-        Returns:
-            A row a rank and collective: ``rank, activity, start_ns, end_ns, last_ns``, when the last rank
-            entered, and ``number`` of the collective.
+        A row a rank and collective: ``rank, activity, start_ns, end_ns, last_ns``, when the last rank
+        entered, and ``number`` of the collective.
         """
         found = []
         for place, (recorded, activities) in enumerate(zip(self.ranks, self.activities, strict=True)):
@@ -406,10 +405,8 @@ class Group:
     def _last(self, rank: int, step: int, end_ns: int, start_ns: int) -> np.ndarray:
         """Edges from what a rank did last in a step, on each of its chains, to the step's end.
 
-        The last of all tells when the rank's step ended; on other chains all had to be done by then.
-
-        Returns:
-            A column an edge: node (-1: none), ns, part, activity and rank.
+        The last of all tells when the rank's step ended; on other chains all had to be done by then. A column
+        an edge: node (-1: none), ns, part, activity and rank.
         """
         activities = self.activities[rank]
         mine = np.flatnonzero((activities.batch_index == step) & (activities.end_ns <= end_ns))
@@ -445,8 +442,7 @@ class Group:
 def moments(tail: Sequence[int], head: Sequence[int], ns: np.ndarray, nodes: int) -> np.ndarray:
     """When each node is at the earliest, in ns since the beginning; a node without edges is there at once.
 
-    Args:
-        tail, head, ns: of edges, in order of their heads; ``tail < head``.
+    Edges (``tail, head, ns``) are in order of their heads; ``tail < head``.
     """
     at_ns = [0] * nodes
     for before, after, length in zip(tail, head, ns.tolist(), strict=True):
@@ -467,13 +463,10 @@ def _levels(times_ns: np.ndarray, tail: np.ndarray, head: np.ndarray) -> np.ndar
 
 
 def foremost(study: Study) -> tuple[RunPaths, pd.DataFrame]:
-    """The paths of the run that matters most, and their :func:`parts_of`.
+    """The paths of the run that matters most, and their :func:`parts_of`; UserError: there is none.
 
     The slowest of those that were profiled on the most ranks; of traces the job in which most can be saved of
     a step, in percent. A whole recording only where no trace has steps.
-
-    Raises:
-        UserError: there is none.
     """
     candidates = [source for source in study.of_kind("trace") if source.tables("kernels")]
     if not candidates:

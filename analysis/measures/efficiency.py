@@ -47,9 +47,7 @@ _CREDITED = (("flops", "flops", "flops_per_s"), ("bandwidth", "bytes", "bytes_pe
 def efficiency(study: Study, method: str = "corrected", group_by: Sequence[str] = ()) -> Answer:
     """A row a group of runs by fields (batch size and nodes; of traces each).
 
-    Args:
-        method: corrected: costs are summed over the runs of a group before ratios are formed; published: as
-            the reference computed it, of PyProf tables.
+    By the corrected method costs are summed over a group before ratios are formed.
     """
     only_traces = all(source.kind == "trace" for source in study.sources)
     names = list(group_by) or (["run"] if only_traces else ["batch", "nodes"])

@@ -107,9 +107,7 @@ class Effect(NamedTuple):
 def analysis_of_variance(
     columns: Mapping[str, Sequence[Any]], values: np.ndarray, terms: Sequence[tuple[str, ...]]
 ) -> dict[tuple[str, ...], Effect]:
-    """Type II analysis of variance of ``values`` by categorical factors.
-
-    Each term is tested beside all terms that do not contain it.
+    """Type II analysis of variance by categorical factors: each term beside all that do not contain it.
 
     Args:
         columns: factor -> level of each observation.

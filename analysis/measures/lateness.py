@@ -267,9 +267,8 @@ def _p_values(late_ns: np.ndarray, limit: float, level: float) -> np.ndarray:
 def stretches(late_ns: np.ndarray) -> np.ndarray:
     """The number of steps over which each rank's lateness (ranks, steps) is correlated.
 
-    Some correlation times: the ranks' mean, or the rank's if longer, since estimates from short series are
-    low; at least n^(1/3). Where late steps come at equal distances, the time is that of sums from one to the
-    next.
+    Some correlation times: the ranks' mean, or the rank's if longer (short series show too little); at least
+    n^(1/3). Where late steps come at equal distances, the time is that of sums from one to the next.
     """
     cycle = _period(late_ns)
     cycles = late_ns[:, : late_ns.shape[1] // cycle * cycle].reshape(len(late_ns), -1, cycle).sum(axis=2)
@@ -301,17 +300,12 @@ def _enough(units: int, steps: int, length: int, level: float) -> bool:
 
 
 def chance(late: np.ndarray, length: int) -> np.ndarray:
-    """The probability that *some* of equally fast ranks is late as often as each rank is.
+    """The probability that *some* of equally fast ranks is ``late`` (ranks, steps) as often as each rank is.
 
     Equally fast ranks may exchange their names from one stretch of ``length`` steps to the next. Names are
     drawn anew in each draw, and the largest count of all ranks is compared (Westfall and Young,
-    *Resampling-Based Multiple Testing*, 1993: the family of ranks errs at the level).
-
-    Args:
-        late: which rank was late in which step (ranks, steps).
-
-    Returns:
-        Of each rank, at least 1 / (:data:`DRAWS` + 1).
+    *Resampling-Based Multiple Testing*, 1993: the family of ranks errs at the level). At least 1 /
+    (:data:`DRAWS` + 1).
     """
     count = late.sum(axis=1)
     blocks = np.add.reduceat(late, np.arange(0, late.shape[1], length), axis=1, dtype=np.int32).T

@@ -41,8 +41,7 @@ class Recorded(NamedTuple):
 def read_rank(trace: RunTrace, place: int, steps: list[int], calls: pd.DataFrame) -> Recorded:
     """What the rank at a place of the trace did in some consecutive steps.
 
-    Args:
-        calls: rows of ``trace.collectives`` that are matched, with ``members``: how many ranks made each.
+    ``calls``: rows of ``trace.collectives`` that are matched, with ``members``: how many ranks made each.
     """
     rank = trace.ranks[place]
     directory = tables.rank_directory(trace.source.path, rank.rank)
@@ -252,8 +251,7 @@ def make_edges(tail: Any, head: Any, ns: Any, part: Any) -> pd.DataFrame:
     """Edges, one a row, in few bytes: a step of many ranks has millions.
 
     Args:
-        tail, head: nodes; a tail of -1: nothing is known to come before.
-        ns: length; of an edge without a tail 0, since it takes as long as there is.
+        tail, head: nodes; a tail of -1: nothing is known to come before, and ``ns``, the length, is 0.
         part: a class, or one of the numbers after them.
     """
     columns = zip(_EDGES.items(), np.broadcast_arrays(tail, head, ns, part), strict=True)

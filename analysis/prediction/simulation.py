@@ -130,9 +130,8 @@ def _late_ns(step: Step, ranks: int, spared: float) -> np.ndarray:
 def latest(own: np.ndarray, late: np.ndarray, ranks: int) -> np.ndarray:
     """The median lateness of the latest of so many ranks, then resamples, ns.
 
-    Args:
-        own: durations of the steps of ordinary ranks.
-        late: (stragglers, steps), by how much each is later than these; at most ``ranks``.
+    ``own``: durations of the steps of ordinary ranks; ``late``: (stragglers, steps), by how much each is
+    later than these; at most ``ranks``.
     """
     others = ranks - len(late)
     middle = np.median(own)
@@ -423,7 +422,8 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
         fit_error_pct=100 * (float(seen.step_ns[0]) / basis.traced["step_ns"] - 1),
         exchange=cost.form.name,
         exchanges_tried=" or ".join(dict.fromkeys(model.cost.form.name for model in basis.models)),
-        allreduce_error_pct=100 * cost.error if np.isfinite(cost.error) else None,
+        # The rounding errors of a perfect fit, 1e-13, differ between machines.
+        allreduce_error_pct=round(100 * cost.error, 9) if np.isfinite(cost.error) else None,
         late_ranks=basis.late,
         buckets=step.buckets,
         exposed_ms=float(step.exposed_ns[0]) / 1e6,

@@ -150,11 +150,8 @@ def ready_in_order(counts: Mapping[str, int], layers: Mapping[str, float]) -> Gr
     """The gradients in the order in which they are ready.
 
     A parameter whose layer has no kernel is ready with the one registered before it, which the backward pass
-    reaches later. None where that is so of most elements: layers have other names in the trace.
-
-    Args:
-        counts: elements by parameter, in the order in which the model registers them.
-        layers: when the backward pass of each layer is done.
+    reaches later. None where that is so of most elements: layers have other names in the trace. ``counts``:
+    elements by parameter, as the model registers them; ``layers``: when the backward pass of each is done.
     """
     ready = pd.Series([layers.get(name.rpartition(".")[0], np.nan) for name in counts], dtype=float)
     elements = np.array(list(counts.values()))
