@@ -1,9 +1,4 @@
-"""Columns of answers: name, meaning and format, defined once.
-
-A measure exports its columns as a tuple of :class:`Metric`. The names of the data's columns, the list of
-``--columns``, the columns of the terminal's and the report's tables with their tooltips, and docs/columns.md
-are all derived from it.
-"""
+"""Columns of answers, defined once (:class:`Metric`): names in data, ``--columns``, tables, columns.md."""
 
 import shutil
 import textwrap
@@ -211,10 +206,8 @@ IDENTIFY = ("run", "nodes", "gpus_per_node")
 def data_columns(metrics: Iterable[Metric], rows: Rows, every: bool = False) -> list[str]:
     """The columns of the data; where they hold all fields of a run, also factors of a program's own.
 
-    Traces know next to no field of a run: of traces alone, those that none knows are left out.
-
-    Args:
-        every: also fields of runs in which no rows differ, and details.
+    Traces know next to no field of a run: of traces alone, those that none knows are left out. ``every``:
+    also fields of runs in which no rows differ, and details.
     """
     names = names_of(one for one in metrics if every or not one.detail)
     if "program" not in names:

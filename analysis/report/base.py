@@ -1,8 +1,4 @@
-"""Building blocks of the report's sections: the context of a study, section kinds, tables and charts.
-
-A section is a function marked by :func:`section`; a line in :data:`analysis.report.build.CHAPTERS` puts it on
-the page.
-"""
+"""Building blocks of the report's sections, which :data:`analysis.report.build.CHAPTERS` puts on the page."""
 
 import math
 import re
@@ -107,9 +103,8 @@ class Context(Evidence):
     """What the diagnosis reads, and several sections: by ``factors`` the page is filtered.
 
     Attributes:
-        curves: ``series``, which tell one line against ranks from another, and the ranks per node where a
-            number of ranks was measured on several numbers of nodes: no line has two points at one number of
-            ranks.
+        curves: ``series``, which tell one line against ranks from another, and the ranks per node where else
+            a line would have two points at one number of ranks.
         unit: of sizes: ``GPU`` or ``rank``.
         training: that is planned, as arguments of :func:`analysis.prediction.plan.plan`; empty: none.
     """
@@ -164,10 +159,7 @@ class SectionKind:
 
 
 def portable(text: str, folders: Iterable[Path]) -> str:
-    """The text with the absolute paths of these folders, and in them, from the folder's name on.
-
-    A report is sent to others, to whom this machine's folders mean nothing.
-    """
+    """The text with the absolute paths of these folders, and in them, from the folder's name on."""
     for folder in folders:
         for path in dict.fromkeys((folder, folder.resolve())):
             if path.is_absolute() and path.name:

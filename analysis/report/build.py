@@ -79,10 +79,7 @@ CHAPTERS: Mapping[Chapter, Sequence[SectionKind]] = {
 
 
 def build(study: Study, training: Mapping[str, float] | None = None) -> Page:
-    """The page of a study; UserError: nothing in it can be reported.
-
-    ``training``: to be planned, as arguments of :func:`analysis.prediction.plan.plan`.
-    """
+    """The page of a study, with the plan of a training; UserError: nothing in it can be reported."""
     context = Context(study, training)
     sections = [
         section

@@ -28,11 +28,7 @@ _SAME = "A and B are the same {what}, so nothing can differ; compare two separat
 
 
 def build(a: Study, b: Study, across: Sequence[str] = ()) -> Page:
-    """The page of two results, which may differ in the fields ``across``.
-
-    Raises:
-        UserError: they have nothing in common, or one of them cannot be reported.
-    """
+    """The page of two results, which may differ in ``across``; UserError: they have nothing in common."""
     names = names_of(a.path, b.path)
     of_traces = all(study.only_traces for study in (a, b))
     answer = compared(a, b, across)

@@ -118,10 +118,8 @@ def roofline(context: Context) -> Section:
 def figure(kernels: pd.DataFrame, roofs: Sequence[tuple[str, Roof]], title: str) -> plots.Figure:
     """FLOP/s against arithmetic intensity, log-log, with both roofs; a point a kernel, its area its time.
 
-    Args:
-        kernels: columns ``kernel, class, direction, ms_per_step, intensity_flop_per_byte`` (above 0) and
-            ``flops_per_s``, and ``hint``, what the pointer shows of each.
-        roofs: name and roof; the first is drawn solid.
+    ``kernels``: columns ``class, ms_per_step, intensity_flop_per_byte`` (above 0), ``flops_per_s``, and
+    ``hint``, what the pointer shows; ``roofs``: name and roof, the first is drawn solid.
     """
     intensity = kernels["intensity_flop_per_byte"]
     ridges = [roof.ridge_flop_per_byte for _, roof in roofs]

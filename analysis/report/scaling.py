@@ -142,10 +142,7 @@ def anatomy_section(context: Context) -> Section:
 
 
 def chart_by_rank(context: Context) -> Chart | None:
-    """A bar for each rank of the widest run, of the same parts as a bar of the run; None: one rank each.
-
-    Of more than :data:`MOST_RANKS` those that communicate longest and shortest.
-    """
+    """A bar for each rank (up to :data:`MOST_RANKS`) of the widest run, by part; None: it has one rank."""
     traces = traces_of(context.study, context.study.recorded)
     trace = max(traces, key=lambda one: len(one.recorded), default=None)
     if trace is None or len(trace.recorded) < 2:

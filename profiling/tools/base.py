@@ -75,27 +75,18 @@ class Profiler:
     """A profiler that records nothing; a tool overrides what it can do."""
 
     program: ClassVar[str] = ""  # that must be on the PATH; "" where the tool is a library
-    # the arguments with which the program says which release it is
-    version: ClassVar[tuple[str, ...]] = ("--version",)
+    version: ClassVar[tuple[str, ...]] = ("--version",)  # with which the program says its release
     install: ClassVar[str] = ""  # how one gets it, for :mod:`jobs.doctor`
-    # what it can be asked for, and in words what that records
-    modes: ClassVar[Mapping[str, str]] = {"auto": ""}
-    # it records what GPUs do, and nothing of a rank that computes on the CPU
-    gpu_only: ClassVar[bool] = False
-    # the lowest compute capability of GPUs that it records; None: it records any
-    oldest_gpu: ClassVar[tuple[int, int] | None] = None
-    # the highest compute capability of GPUs that it records; None: it records any
-    newest_gpu: ClassVar[tuple[int, int] | None] = None
+    modes: ClassVar[Mapping[str, str]] = {"auto": ""}  # what it can be asked for, and what that records
+    gpu_only: ClassVar[bool] = False  # it records nothing of a rank that computes on the CPU
+    oldest_gpu: ClassVar[tuple[int, int] | None] = None  # lowest compute capability it records; None: any
+    newest_gpu: ClassVar[tuple[int, int] | None] = None  # the highest
     wraps: ClassVar[bool] = False  # it watches a rank from outside its process, which :meth:`wrap` starts
-    # the module that reads its files, with ``recognise`` and ``stream``; it is loaded when a file is read and
-    # not to start the tool
-    reader: ClassVar[str] = ""
-    # analysis reads these files themselves, so they are not converted
-    analysed_as_it_is: ClassVar[bool] = False
+    reader: ClassVar[str] = ""  # the module with ``recognise`` and ``stream``; loaded when a file is read
+    analysed_as_it_is: ClassVar[bool] = False  # analysis reads these files themselves: no conversion
     writes: ClassVar[tuple[str, ...]] = ()  # the names of what :meth:`wrap` and :meth:`finish` leave
     only_rank_0_writes: ClassVar[bool] = False  # what it records of all ranks, rank 0 writes
-    # modes that run each kernel again and again, so that a collective would wait forever
-    one_rank_modes: ClassVar[frozenset[str]] = frozenset()
+    one_rank_modes: ClassVar[frozenset[str]] = frozenset()  # they run kernels again: collectives would hang
 
     def presence(self) -> Presence | None:
         """Whether it can be used on this machine, for :mod:`jobs.doctor`; None: nothing has to be there."""
