@@ -58,7 +58,7 @@ def jobs(study: Study, scaling: Scaling | None = None) -> pd.DataFrame:
 
     Returns:
         Columns: :data:`METRICS`, and ``compared``: the jobs of one program on several numbers of ranks (of
-            several programs that of most jobs; none: nothing can be said of scaling).
+        several programs that of most jobs; none: nothing can be said of scaling).
     """
     series = series_of_traces(study)
     sources = {one.id: one for one in study.of_kind("trace") if one.world_size and one.id in series}
