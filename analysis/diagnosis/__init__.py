@@ -34,6 +34,7 @@ from analysis.measures.stragglers import late_ranks
 from jobs.run import LINK
 from profiling.errors import UserError
 from profiling.findings import MOST_SHOWN, Finding, listed
+from profiling.tables import rank_of
 
 CAUSES = ("computation", "transfer", "latency", "data", "host", "copies", "imbalance", "straggler", "idle")
 METRICS = (
@@ -100,7 +101,19 @@ def _of_runs(evidence: Evidence) -> list[Finding]:
     data = {"n": len(waiting), "of": len(study.of_kind("run")) + len(study.failed)}
     incomplete = [Finding("sweep_incomplete", data=data)] if waiting else []
     slower = [one for one in study.findings if one.code == "slower_from" and own["slower_pct"].any()]
-    return [*incomplete, *scaled.sizes_without_result(study), *found, *slower, *_link(evidence, found)]
+    sizes = scaled.sizes_without_result(study)
+    return [*_unrecorded(study), *incomplete, *sizes, *found, *slower, *_link(evidence, found)]
+
+
+def _unrecorded(study: Study) -> list[Finding]:
+    """That profiled runs lack the kernels of ranks, by the one that lacks most."""
+    there = [
+        (one.ranks, [rank_of(of.parent) for of in one.tables("kernels")]) for one in study.of_kind("run")
+    ]
+    lacking = [(sorted({*range(ranks)} - {*known}), ranks) for ranks, known in there if known]
+    missing, ranks = max(lacking, key=lambda one: len(one[0]), default=([], 0))
+    data = {"n": len(missing), "of": ranks, "ranks": missing, "cause": "cannot_tell"}
+    return [Finding("profiles_missing", data=data)] if missing else []
 
 
 def _link(evidence: Evidence, found: Sequence[Finding]) -> list[Finding]:
@@ -142,9 +155,7 @@ def _of_traces(evidence: Evidence) -> list[Finding]:
     limits = [one for source in jobs for one in _limits(source, steps.get(source.id))]
     late = evidence.once(widest)
     late_here = late_ranks(late.rows) if late else None
-    codes = [one.code for one in limits]
-    more = [advice for code, advice in _RECORD_MORE.items() if code in codes]
-    partial = "profiles_missing" in codes
+    partial = "profiles_missing" in [one.code for one in limits]
     taken = [_traced_step(source, steps[source.id]) for source in jobs if source.id in steps]
     found = [
         *limits,
@@ -154,10 +165,7 @@ def _of_traces(evidence: Evidence) -> list[Finding]:
         *([] if partial else [one for source in jobs for one in _longest_collective(evidence, source)]),
         *([] if partial or not late_here else [late_here]),
         *([] if partial else _saving(evidence)),
-        *(
-            advised("what is not recorded", more, False)
-            or [one for step in taken for one in _against(evidence, step)]
-        ),
+        *dict.fromkeys(one for source in jobs for one in advice_on(evidence, source, steps.get(source.id))),
     ]
     # The name of the only job stands in the title.
     return found if len(evidence.traces) > 1 else [one.of(run=None) for one in found]
@@ -200,14 +208,19 @@ def _traced_efficiency(evidence: Evidence) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _against(evidence: Evidence, step: Finding) -> list[Finding]:
-    """What may help against the largest part that a step need not have, if that is much of it."""
+def advice_on(evidence: Evidence, source: Source, row: Mapping[str, Any] | None) -> list[Finding]:
+    """What to record of a job; else what may help against the largest part that a step need not have."""
+    codes = [one.code for one in _limits(source, row)]
+    if more := [advice for code, advice in _RECORD_MORE.items() if code in codes]:
+        return advised("what is not recorded", more, ours=False)
+    if row is None:
+        return []
+    step = _traced_step(source, row)
     shares = {name: share for name, share in step.data["parts_pct"].items() if name in WORDS["avoidable"]}
     part = max(shares, key=lambda name: shares[name], default="")
     if not part or shares[part] < WAITING_SHARE_PCT:
         return []
-    sources = [one for one in evidence.traces if one.id == step.run and part == TRANSFER]
-    part = evidence.limit(sources) or part
+    part = (part == TRANSFER and evidence.limit([source])) or part
     found = advised(PARTS[part]["name"], PARTS[part]["advice"], ours=False)
     return [one.of(run=step.run) for one in found]
 

@@ -268,7 +268,7 @@ def as_terminal(
         cells = {one.name: _cells(part, one, wide) for one in part.columns}
         least = {one.name: _least_width(one, cells[one.name]) for one in part.columns}
         shown = part.columns if width is None else fit(part.columns, least, width)
-        whole = sum(least[one.name] for one in shown) + 2 * len(shown) + 2
+        whole = sum(least[one.name] for one in shown) + 2 * len(shown) + 1
         show(_table(shown, cells, least), max(width or 10_000, whole))
         if part.caption:
             show(Text(_clean(part.caption)), width or _WIDTH_OF_TEXT, style="dim")

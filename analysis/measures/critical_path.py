@@ -254,7 +254,7 @@ def _note_unknown(study: Study, trace: RunTrace, ranks: Sequence[waits.Recorded]
         study.note("launches_missing", source, n=count, of=count)
     # Without the time at which calls returned none of them is known to wait.
     elif not all((of_rank["launch_end_ns"] >= 0).any() for of_rank in kernels):
-        study.note("not_recorded", source, what="waits of calls")
+        study.note("not_recorded", source, what="waits of calls, which count as host")
     if len(trace.ranks) < source.ranks:
         study.note("path_in_part", source, n=len(trace.ranks), of=source.ranks, what="ranks")
     clocks = len(ranks) if trace.matched is None else len(np.unique(trace.matched.reference))

@@ -59,8 +59,8 @@ def points_of_runs(runs: Sequence[Run], scaling: Scaling | None = None) -> pd.Da
         row of its baseline, or its own; ``images`` of a step of the job (NaN: not known); medians over runs
         of the median step, ``step_ns``, and of ``images_per_s``, of all ranks over the time of the slowest;
         ``step`` and ``rate``, resampled (:class:`~analysis.statistics.estimates.Drawn`), with ``draw_seed``;
-        ``mean_ns``, the mean step, ``tail_ns``, by how much it is longer than the median one (in thirds of
-        runs), ``slower_pct``, by how much steps are longer from one on (0: they are not), and
+        ``mean_ns``, the mean step, ``tail_ns``, by how much it is longer than the median one for few long
+        steps, ``slower_pct``, by how much steps are longer from one on (0: they are not), and
         ``<part>_ns``, what it is made of (:func:`~analysis.measures.lateness.parts_of_stages`).
     """
     fields = pd.DataFrame([point_fields(source.fields) for source, _ in runs], dtype=object)
@@ -97,14 +97,18 @@ def _figures(runs: Sequence[Run]) -> dict[str, Any]:
         "timed_by": UNPROFILED if unprofiled else PROFILED,
         "images": images, "step_ns": step.value, "images_per_s": rate.value,
         "step": step, "rate": rate, "draw_seed": seed, "mean_ns": mean_ns,
-        "tail_ns": float(np.mean([
-            third.mean() - np.median(third)
-            for pace in paces for third in np.array_split(pace, min(3, len(pace)))
-        ])),
+        "tail_ns": float(np.mean([_tail(pace) for pace in paces])),
         "slower_pct": float(np.median([change[1] if (change := slower_from(one.steady_ns)) else 0.0
                                        for _, one in timed])),
         **parts.add_suffix("_ns"),
     }  # fmt: skip
+
+
+def _tail(ns: np.ndarray) -> float:
+    """By how much the mean step is longer than the median one, but by a change of level."""
+    whole = ns.mean() - np.median(ns)
+    within = np.mean([of.mean() - np.median(of) for of in np.array_split(ns, min(3, len(ns)))])
+    return float(within if whole > max(2 * within, LONG_TAIL * ns.mean()) else whole)
 
 
 def points_of(study: Study, scaling: Scaling | None = "weak") -> pd.DataFrame:

@@ -440,11 +440,15 @@ def loss_part(own: pd.DataFrame, group_by: Sequence[str] = (), intervals: bool =
     scaled = loss.without_meaningless_parts(without_unusable_intervals(scaled))
     if scaled.empty:
         return None
-    who = [*_who(own, group_by), *columns(loss.METRICS, "loss_pct")]
+    (lost,) = columns(loss.METRICS, "loss_pct")
+    who = [*_who(own, group_by), lost if intervals else replace(lost.alone, priority=2)]
     if scaled["loss_compute_pct"].isna().all():
         # No profiled run tells the parts; every run has stages.
         names = (*BY_STAGES, "wait_data", "wait_host")
-        by_stages = columns(loss.METRICS, *(f"loss_{name}_pct" for name in names))
+        by_stages = [
+            replace(one, priority=0 if one.name.startswith("loss_wait_") else 2)
+            for one in columns(loss.METRICS, *(f"loss_{name}_pct" for name in names))
+        ]
         title = "Loss of scaling efficiency by stage, percentage points"
         return Part(title, scaled, [*who, *by_stages], _LATE)
     names = (*PARTS[:2], *WITHIN["exposed_communication"], *PARTS[2:], "unattributed", "idle_host_bound")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.diagnosis import compared
-from analysis.diagnosis.evidence import PARTS, WORDS, finest_ms, in_words, shares_of
+from analysis.diagnosis import advice_on, compared
+from analysis.diagnosis.evidence import PARTS, finest_ms, in_words, shares_of
 from analysis.display import plots
 from analysis.display.lines import EFFICIENCY
 from analysis.display.metrics import JOB, Metric, records, varied
@@ -37,18 +37,18 @@ def unlike_jobs(context: Context) -> Part | None:
         return None
     means = anatomy.means(anatomy_frame(context.study, context.traces))
     steps = {row["run"]: row for row in records(means)}
-    rows = [_of_job(source, steps[source.id]) for source in context.traces if source.id in steps]
+    rows = [_of_job(context, source, steps[source.id]) for source in context.traces if source.id in steps]
     return Part("", rows, OF_JOBS) if rows else None
 
 
-def _of_job(source: Source, row: Mapping[str, Any]) -> dict[str, Any]:
+def _of_job(context: Context, source: Source, row: Mapping[str, Any]) -> dict[str, Any]:
     shares = shares_of({name: ms for name, ms in finest_ms(row).items() if name in PARTS})
-    avoidable = next((name for name in shares if name in WORDS["avoidable"]), None)
+    words = [word for one in advice_on(context, source, row) for word in one.data["words"]]
     there = len(source.job.ranks) if source.job else 1
     return {
         "run": source.id, "ranks": f"{there} of {source.ranks}", "step_ms": row["wall_ms"],
         "parts": "; ".join(in_words(shares)[:_MOST_SHARES]),
-        "advice": WORDS["advice"][PARTS[avoidable]["advice"][0]]["words"] if avoidable else None,
+        "advice": words[0] if words else None,
     }  # fmt: skip
 
 
