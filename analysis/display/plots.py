@@ -100,7 +100,8 @@ def error_bars(values: Values, low: Values, high: Values) -> dict[str, Any]:
     return {"type": "data", "symmetric": False, "thickness": 1.5, "width": 5, **ends}
 
 
-LOG = {"type": "log", "tickformat": ",.10~g"}  # an axis; whole numbers, where plotly shows single digits
+# An axis; whole numbers, where plotly shows single digits, and room between those near a power of ten.
+LOG = {"type": "log", "tickformat": ",.10~g", "nticks": 3}
 
 
 def axis_of_counts(counts: pd.Series, what: str) -> dict[str, Any]:

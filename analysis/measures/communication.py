@@ -24,7 +24,7 @@ METRICS = (
     Metric("group_size", "number of ranks in the process group", table=False),
     Metric("groups", "process groups of this size and spacing of ranks", table=False),
     Metric("group_ranks", "ranks of the first of these groups", "group's\nranks", text=True),
-    Metric("calls_per_step", "calls", "calls/\nstep"),
+    Metric("calls_per_step", "calls", "calls/\nstep", show="{:.4g}".format),
     Metric("mbyte_per_call", "bytes per call, 1e6; empty: unknown", table=False),
     Metric("mbyte_per_step", "bytes of all calls, 1e6", "MB/\nstep"),
     Metric("ms_per_step", "duration of the calls, from the rank's entry to the end", "ms/\nstep"),

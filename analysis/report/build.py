@@ -115,7 +115,7 @@ def _title(study: Study) -> str:
         return f"Traces of {name}"
     models = {str(source.fields.get("model") or "") for source in study.sources}
     model = models.pop() if len(models) == 1 else ""
-    return " ".join(["How", *filter(None, [_NAMES.get(model, model)]), f"training scales: {name}"])
+    return f"How {_NAMES.get(model, model) or 'training'} scales: {name}"
 
 
 def _subtitle(study: Study) -> str:

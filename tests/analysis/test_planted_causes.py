@@ -125,7 +125,9 @@ def test_one_rank_s_trace_tells_no_transfer_from_wait_and_says_so(slow_gpu, tmp_
     study = load(tmp_path / "copy")
     (row,) = [row for row in scaled_rows(study) if row["world_size"] == 8]
     assert row["loss_exposed_transfer_pct"] is None and row["loss_exposed_communication_pct"] > 15
-    found = [one.data["kind"] for one in diagnosis(Context(study)) if one.code == "cause_of_loss"]
+    first, *others = diagnosis(Context(study))
+    assert (first.code, first.data["ranks"], first.data["of"]) == ("profiles_missing", [*range(1, 8)], 8)
+    found = [one.data["kind"] for one in others if one.code == "cause_of_loss"]
     assert found[0] == "exposed_communication"
     loss = section_of(study, "loss")
     assert "collectives, transfer or waiting" in {trace["name"] for trace in loss.charts[0].figure["data"]}
