@@ -32,7 +32,7 @@ OPTIONS = ("workers", "loader", "grad", "compute", "backend", "threads", "channe
 WAITING_SHARE_PCT = 20.0  # of a step, from which on a part that it need not have is worth a line
 PROFILED_ALIKE = 0.15  # of the step: a profiled step that differs by more does not tell its parts
 LEAST_GAIN_PCT = 1.0  # of a simulated change that is worth a line
-_MOST_GAINS = 3
+_MOST_GAINS, _MOST_WORDS = 3, 2  # lines; advice in one that is not simulated, the cheapest first
 _SHOWN_PCT = 0.05  # the lower end of a cost that is not printed as 0.0
 # A loss of fewer percentage points is not worth a line ...
 LEAST_PCT = 2.5
@@ -472,7 +472,11 @@ def _advice(row: Mapping[str, Any], rows: Rows, gained: Rows, causes: Sequence[F
 def advised(against: str, codes: Sequence[str], ours: bool) -> list[Finding]:
     """What may help, in words for our own trainer's runs or others; bounds, which nobody can set, are not."""
     codes = [code for code in codes if not _ADVICE[code].get("only")]
-    data = {"against": against, "advice": codes, "words": [_words(code, ours) for code in codes]}
+    data = {
+        "against": against,
+        "advice": codes,
+        "words": [_words(code, ours) for code in codes[:_MOST_WORDS]],
+    }
     return [Finding("advice", data=data)] if codes else []
 
 
