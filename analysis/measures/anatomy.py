@@ -36,7 +36,7 @@ from jobs.run_fields import ID_FIELDS
 
 # Stage -> how tables and meanings call it.
 STAGES_SHOWN = {stage: (stage, f"the {stage} stage") for stage in STAGES_OF_STEPS} | {
-    "other": ("own code", "own code (in no stage)")
+    "other": ("own\ncode", "own code (in no stage)")
 }
 DURATIONS = (
     Metric("steps", "number of steps of the run, with warmup", table=False),
