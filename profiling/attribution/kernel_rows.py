@@ -161,8 +161,12 @@ def _message(events: Events, context: Context, index: int, asked: Mapping[int, i
     if not math.isnan(message.bytes):
         return message
     inputs = [events.inputs[number] for one in around if (number := host["inputs"][one]) >= 0]
-    sizes = [tensor.bytes for given in inputs for tensor in given.tensors if tensor]
-    sizes += [sum(tensor.bytes for tensor in many) for given in inputs for many in given.lists]
+    tensors = [tensor for given in inputs for tensor in given.tensors if tensor]
+    sizes = [tensor.bytes for tensor in tensors]
+    # A list does not say the type of its tensors: it is that of tensors recorded beside it.
+    wide = next((one.bytes / one.elements for one in tensors if one.bytes and one.elements), 0)
+    lists = [many for given in inputs for many in given.lists]
+    sizes += [sum(one.elements * wide if wide else one.bytes for one in many) for many in lists]
     sizes = [size for size in sizes if size]
     moved = float(max(sizes, default=math.nan))
     if message.collective == "allgather" and sizes and max(sizes) == min(sizes):
