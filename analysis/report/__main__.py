@@ -4,6 +4,7 @@
     python -m analysis.report DIR --output FILE
     python -m analysis.report A B                      what changed from A to B
     python -m analysis.report DIR --images 1.28e6x90 --within 24h    also plans a training (analysis.plan)
+    python -m analysis.report DIR --figures FOLDER     also writes each chart as SVG
 
 Two folders of results (of runs, or of converted traces) are compared: A is before, B is after. The verdicts
 are those of analysis.compare; the file is B/compared-with-A.html. Raw traces are converted first
@@ -64,6 +65,10 @@ def _parser() -> argparse.ArgumentParser:
         *OUTPUT, type=file_to_write, metavar="FILE",
         help="the file to write [DIR/report.html; with A B: B/compared-with-A.html]",
     )  # fmt: skip
+    parser.add_argument(
+        "--figures", type=Path, metavar="FOLDER",
+        help="also write each chart as SVG; needs Chromium or Chrome",
+    )  # fmt: skip
     parser.add_argument("--across", metavar="FIELD,...", help="with A B: fields in which they may differ")
     for name, settings in FLAGS.items():
         parser.add_argument(name, **settings)
@@ -103,10 +108,29 @@ def _write(arguments: argparse.Namespace, file: Path, page: "Page") -> None:
         write_text(target, render(page))
     except (FileNotFoundError, FileExistsError, NotADirectoryError, PermissionError) as error:
         raise UserError(f"cannot write {target}: {error.strerror}; name a file with --output") from None
+    if arguments.figures:
+        _draw(page, arguments.figures)
     said = [line.text for line in page.summary if line.heading != HEADINGS[-1]]
     for line in said[:MOST_SHOWN]:
         print(line, file=sys.stderr)
     print(target)
+
+
+def _draw(page: "Page", folder: Path) -> None:
+    """Each chart of the page as SVG, drawn by the machine's Chromium."""
+    import kaleido
+    from kaleido.errors import ChromeNotFoundError
+
+    charts = [chart for section in page.sections for chart in section.charts]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files = [{"fig": chart.figure, "path": folder / f"{chart.id}.svg"} for chart in charts]
+        # Plotly's write_images does the same, but fetches MathJax from the network.
+        kaleido.write_fig_from_object_sync(files, kopts={"mathjax": False})
+    except ChromeNotFoundError:
+        raise UserError("--figures needs Chromium or Chrome") from None
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UserError(f"cannot write figures to {folder}: {error}".partition("\n")[0]) from None
 
 
 def beside(path: Path, name: str) -> Path:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from defusedxml.ElementTree import parse
 
 from analysis.diagnosis.evidence import HEADINGS
 from analysis.display.plots import BLACK, ON_DARK
@@ -53,6 +54,16 @@ def used(browser, report):
     opened = Watched(browser, report, opened=False)
     yield opened
     opened.page.close()
+
+
+def test_charts_are_written_as_svg(browser, report, tmp_path):
+    folder = tmp_path / "figures"
+    ran = run("analysis.report.__main__", report.parent, "--output", tmp_path / "r.html", "--figures", folder)
+    ids = set(re.findall(r'id="chart-([^"]+)"', (tmp_path / "r.html").read_text()))
+    assert ran.code == 0 and {file.stem for file in folder.iterdir()} == ids
+    (throughput,) = folder.glob("*throughput*.svg")
+    points = parse(throughput).iter("{http://www.w3.org/2000/svg}path")
+    assert sum("point" in point.get("class", "").split() for point in points) == 6  # ranks x loaders
 
 
 @pytest.fixture

@@ -245,6 +245,19 @@ def test_a_text_in_utf16_is_called_so(name, tmp_path):
         read(path)
 
 
+@pytest.mark.parametrize("tool", ["torch", "horovod"])
+def test_a_file_of_one_line_is_read_a_piece_at_a_time(tmp_path, monkeypatch, tool):
+    for name in ("MOST_BYTES", "CHUNK_BYTES"):
+        monkeypatch.setattr(files, name, 4096)
+    made = Trace()
+    for step in range(50):
+        training_step(made, 100 * step)
+    reduced = [{"ph": "B", "name": "ALLREDUCE", "ts": 9, "pid": 1}, {"ph": "E", "ts": 9, "pid": 1}]
+    path = tmp_path / "trace.json"
+    path.write_bytes(made.text(None) if tool == "torch" else json.dumps(400 * reduced).encode())
+    assert read(path, tool).tables["kernels"].num_rows == 400 and path.stat().st_size > 5 * 4096
+
+
 @pytest.mark.parametrize("unit", ["_GLOBAL__N_", "_GLOBAL__N__1_tmpxft", "a<", "Cijk_", "const "])
 def test_a_name_of_any_length_takes_its_length(tmp_path, unit):
     trace = sample()
