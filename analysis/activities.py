@@ -79,6 +79,5 @@ main = Command(
         "--chart", of_study=True, type=Path, metavar="FILE",
         help="with --shares: write a chart to this HTML file",
     ),
-    load=_load,
-    after=_draw,
+    load=_load, after=_draw,
 )  # fmt: skip

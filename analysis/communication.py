@@ -15,8 +15,6 @@ not say which group a collective belongs to; a finding says so.
 from analysis.frames.measure import Command, flag
 
 main = Command(
-    __name__,
-    "communication",
-    __doc__,
+    __name__, "communication", __doc__,
     flag("--by", choices=("run", "rank"), default="run", help="one row per run, or per rank of a run [run]"),
-)
+)  # fmt: skip

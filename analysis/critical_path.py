@@ -13,9 +13,7 @@ computing the longest path again without it, not by subtraction (docs/methods.md
 from analysis.frames.measure import Command, levels, top
 
 main = Command(
-    __name__,
-    "critical_path",
-    __doc__,
+    __name__, "critical_path", __doc__,
     levels("rank", "step", "direction", "layer", "operator", "kernel"),
     top("the longest parts of each run [all]"),
-)
+)  # fmt: skip

@@ -12,9 +12,7 @@ averages ratios.
 from analysis.frames.measure import Command, fields, flag
 
 main = Command(
-    __name__,
-    "efficiency",
-    __doc__,
+    __name__, "efficiency", __doc__,
     flag("--method", choices=("corrected", "published"), default="corrected"),
     fields("world_size", "run", default="batch,nodes; of traces: run"),
-)
+)  # fmt: skip

@@ -11,11 +11,8 @@ from analysis.frames.measure import Command, levels, top
 from analysis.frames.study import Study
 
 main = Command(
-    __name__,
-    "functions",
-    __doc__,
+    __name__, "functions", __doc__,
     levels("rank", "thread"),
     top("functions and of counters of each run [all; table: 25]"),
-    load=lambda arguments: Study(arguments.path),
-    module="analysis.measures.activities",
-)
+    load=lambda given: Study(given.path), module="analysis.measures.activities",
+)  # fmt: skip

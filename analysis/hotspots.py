@@ -11,9 +11,7 @@ functions have rows of their own (counters: vtune).
 from analysis.frames.measure import Command, flag, top
 
 main = Command(
-    __name__,
-    "hotspots",
-    __doc__,
+    __name__, "hotspots", __doc__,
     top("kernels [5]", default=5),
     flag("--run", metavar="ID", help="the timed run to use, if there are several configurations"),
-)
+)  # fmt: skip

@@ -26,8 +26,7 @@ from analysis.frames.study import Study
 
 
 def _load(arguments: argparse.Namespace) -> Study:
-    path = arguments.path
-    is_table = path.suffix == ".csv" and path.is_file()
+    is_table = (path := arguments.path).suffix == ".csv" and path.is_file()
     return Study(path) if is_table else load(path, arguments.peaks)
 
 

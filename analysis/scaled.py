@@ -34,6 +34,5 @@ main = Command(
         "more", nargs="*", default=[], metavar="P=DIR", of_study=True,
         help="watched runs or converted traces, with their number of ranks",
     ),
-    newest=True,
-    load=lambda given: load_named([str(given.path), *given.more], given.peaks),
+    newest=True, load=lambda given: load_named([str(given.path), *given.more], given.peaks),
 )  # fmt: skip

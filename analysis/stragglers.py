@@ -12,8 +12,6 @@ not count as late if no rank waited.
 from analysis.frames.measure import Command, flag
 
 main = Command(
-    __name__,
-    "stragglers",
-    __doc__,
+    __name__, "stragglers", __doc__,
     flag("--by", choices=("rank", "step"), default="rank", help="one row per rank, or rank and step [rank]"),
-)
+)  # fmt: skip

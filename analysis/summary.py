@@ -10,10 +10,7 @@ The report's opening has the same findings. A bar shows what a part costs, in pe
 from analysis.frames.measure import Command, flag
 
 main = Command(
-    __name__,
-    "summary",
-    __doc__,
+    __name__, "summary", __doc__,
     flag("--short", action="store_true", help="only the first findings, without advice"),
-    module="analysis.diagnosis",
-    newest=True,
-)
+    module="analysis.diagnosis", newest=True,
+)  # fmt: skip

@@ -12,18 +12,11 @@ from analysis.frames.measure import Command, flag
 from analysis.frames.study import Study
 
 main = Command(
-    __name__,
-    "tau_batches",
-    __doc__,
+    __name__, "tau_batches", __doc__,
     flag(
-        "--startup",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="PROFILE",
+        "--startup", type=Path, nargs="+", default=[], metavar="PROFILE",
         help="profiles of runs of one step each",
     ),
     flag("--batches", type=int, metavar="N", help="number of steps, if the profile does not count them"),
-    load=lambda given: Study(given.path),
-    module="analysis.measures.tau",
-)
+    load=lambda given: Study(given.path), module="analysis.measures.tau",
+)  # fmt: skip

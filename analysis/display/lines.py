@@ -22,8 +22,7 @@ MOST_COLOURS = 8  # as many as readers tell apart, the colour-blind and in print
 DASHES = ("solid", "dash", "dashdot")  # dotted is ideal scaling
 _MOST_IDEAL = 6  # lines that have an ideal line each
 
-Facts = Mapping[str, Any]
-"""The level of each factor."""
+Facts = Mapping[str, Any]  # the level of each factor
 
 
 @dataclass(frozen=True)
@@ -140,8 +139,8 @@ def _line(points: pd.DataFrame, axes: Axes, name: str, look: Mapping[str, Any]) 
     }  # fmt: skip
     if len(members) == 1:
         (member,) = members
-        own = {name: value for name, value in member.items() if name != "facts"}
-        return [trace | own | {"meta": member["facts"]}]
+        trace["meta"] = member.pop("facts")
+        return [trace | member]
     x, mean, low, high = spread(members)
     colour = look["line"]["color"]
     red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
@@ -149,8 +148,7 @@ def _line(points: pd.DataFrame, axes: Axes, name: str, look: Mapping[str, Any]) 
         "name": trace["name"], "mode": "none", "fill": "toself",
         "fillcolor": f"rgba({red}, {green}, {blue}, 0.15)",
         "hoverinfo": "skip", "showlegend": False, "x": [*x, *reversed(x)], "y": [*high, *reversed(low)],
-        "meta": {"members": members, "band": True},
-        "legendgroup": look["legendgroup"],
+        "meta": {"members": members, "band": True}, "legendgroup": look["legendgroup"],
     }  # fmt: skip
     return [band, trace | {"x": x, "y": mean, "meta": {"members": members}}]
 
@@ -190,8 +188,7 @@ def _ideal(traces: Sequence[dict[str, Any]], axes: Axes) -> list[dict[str, Any]]
         return []
     return [
         {
-            "x": trace["x"],
-            "y": [trace["y"][0] * x / trace["x"][0] for x in trace["x"]],
+            "x": trace["x"], "y": [trace["y"][0] * x / trace["x"][0] for x in trace["x"]],
             "name": f"{trace['name']}, ideal",
             "line": {"dash": "dot", "color": trace["line"]["color"], "width": 1.5},
             **look, **{key: trace[key] for key in ("meta", "legendgroup")},

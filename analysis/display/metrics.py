@@ -116,7 +116,6 @@ def header(name: str) -> str:
     return "\n".join([*lines, UNITS[end]] if end else lines)
 
 
-_HEADERS = {"gpus_per_node": "GPUs/\nnode", "repetition": "rep"}
 RANKS_PER_NODE = "ranks/\nnode"  # instead, of runs without GPUs
 
 
@@ -125,7 +124,9 @@ def _field(name: str) -> Metric:
     kinds = (info.annotation, *get_args(info.annotation))
     number = any(kind in kinds for kind in (int, float, bool))
     also = f" (in tables without GPUs: {RANKS_PER_NODE})".replace("\n", "") if name == "gpus_per_node" else ""
-    return Metric(name, (info.description or "") + also, _HEADERS.get(name, ""), text=not number, key=True)
+    return Metric(
+        name, (info.description or "") + also, "GPUs/\nnode" if also else "", text=not number, key=True
+    )
 
 
 # Factors of a program's own are fields of their own.
@@ -136,9 +137,7 @@ FIELDS: Mapping[str, Metric] = {
     "run": RUN,
     **{name: _field(name) for name in FIELDS_OF_RUNS},
     "world_size": Metric("world_size", "number of GPUs (on a run without GPUs: of ranks)", key=True),
-    "repetition": Metric(
-        "repetition", "repetition of the same configuration, from 0", _HEADERS["repetition"], key=True
-    ),
+    "repetition": Metric("repetition", "repetition of the same configuration, from 0", "rep", key=True),
 }
 # By these runs and jobs are told apart.
 TELLING = (*FIELDS_OF_RUNS, "job")
@@ -238,14 +237,7 @@ def filled(some: Iterable[Metric], rows: Rows) -> list[Metric]:
 
 
 def explain_columns(groups: Mapping[str, Sequence[Metric]], names: Sequence[str] = ()) -> str:
-    """The columns as ``--columns`` lists them, each group below what it is of, then what intervals are.
-
-    Args:
-        names: of the columns that are asked for; none: all.
-
-    Raises:
-        UserError: there is no such column; the nearest is named.
-    """
+    """The columns as ``--columns`` lists them (all without ``names``), each group below what it is of."""
     groups = _of_names(groups, names) if names else groups
     width = max(60, min(110, shutil.get_terminal_size((112, 24)).columns - 2))
     lines = []

@@ -23,18 +23,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.display.metrics import (
-    FIELDS_OF_RUNS,
-    RANKS_PER_NODE,
-    Metric,
-    Rows,
-    data_columns,
-    explain_columns,
-    fields,
-    filled,
-    records,
-    telling,
-)
+from analysis.display import metrics
+from analysis.display.metrics import FIELDS_OF_RUNS, RANKS_PER_NODE, Metric, Rows, records, telling
 from analysis.display.numbers import cell, distinct, plain
 from jobs.flags import add_format_flags, make_parser
 from jobs.run_fields import FACTOR, own_names
@@ -48,7 +38,6 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, Sequence[Metric]]  # by what they are of, as --columns lists them
 _WIDTH_OF_TEXT = 120  # in a file or a pipe, where tables are as wide as they are
-_LEAST_TEXT = 20  # characters to which text in a table is folded at most
 
 
 @dataclass(frozen=True)
@@ -85,7 +74,7 @@ class Answer:
         """The data; ``every``: also details, and fields of runs in which no rows differ."""
         import pandas as pd
 
-        return pd.DataFrame(self.rows, columns=data_columns(self.columns, records(self.rows), every))
+        return pd.DataFrame(self.rows, columns=metrics.data_columns(self.columns, records(self.rows), every))
 
     @cached_property
     def tables(self) -> Sequence[Part]:
@@ -102,7 +91,7 @@ class Answer:
         some = rows if self.notable is None else records(self.notable)
         count = f"{len(some)} of {len(rows)} rows (--wide: all)" if len(some) < len(rows) else ""
         caption = "\n".join(filter(None, [self.caption, count]))
-        return [Part(self.title, some, filled([*fields(also), *names], some), caption)]
+        return [Part(self.title, some, metrics.filled([*metrics.fields(also), *names], some), caption)]
 
 
 def parser(
@@ -132,7 +121,7 @@ def parser(
     )  # fmt: skip
     add_peaks_flag(command_line)
     command_line.add_argument(
-        "--columns", action=Explain, text=lambda names: explain_columns(columns(), names),
+        "--columns", action=Explain, text=lambda names: metrics.explain_columns(columns(), names),
         metavar="NAME", help="explain all columns of the results, or these, and exit",
     )  # fmt: skip
     return command_line
@@ -140,11 +129,9 @@ def parser(
 
 def add_peaks_flag(command_line: argparse.ArgumentParser) -> None:
     command_line.add_argument(
-        "--peaks",
-        type=Path,
-        metavar="FILE",
+        "--peaks", type=Path, metavar="FILE",
         help="datasheet peaks of your devices (format: analysis/measures/peaks.yaml)",
-    )
+    )  # fmt: skip
 
 
 def parse_fields(
@@ -228,19 +215,12 @@ def write(content: str | bytes, output: Path | None) -> None:
 
 
 def as_terminal(
-    answer: Answer,
-    findings: Sequence[Finding] = (),
-    output: Path | None = None,
-    most: int | None = None,
-    wide: bool = False,
-    on_cpus: bool = False,
-) -> str:
+    answer: Answer, findings: Sequence[Finding] = (), output: Path | None = None, most: int | None = None,
+    wide: bool = False, on_cpus: bool = False,
+) -> str:  # fmt: skip
     """The tables as text, and below them the findings on the results, the most severe first.
 
-    Args:
-        most: so many findings, and the number of the others; None: all.
-        wide: all columns, however narrow the terminal.
-        on_cpus: the runs had no GPUs.
+    ``most``: so many findings, and the number of the others (None: all); ``wide``: all columns.
     """
     from rich.console import Console
     from rich.text import Text
@@ -292,15 +272,13 @@ def _cells(part: Part, column: Metric, wide: bool) -> list[str]:
     texts = [_clean(column.printed(row)) for row in part.rows]
     if column.longest is None or wide:
         return texts
-    short = distinct(texts, column.longest)
-    return [short[text] for text in texts]
+    return [*map(distinct(texts, column.longest).__getitem__, texts)]
 
 
 def _least_width(column: Metric, cells: Sequence[str]) -> int:
-    """The characters that a column needs: figures are never folded, text is."""
+    """The characters that a column needs: figures are never folded, text is, to 20 at most."""
     longest = max(map(len, cells), default=0)
-    heading = max(map(len, column.heading.split("\n")))
-    return max(heading, min(longest, _LEAST_TEXT) if column.text else longest)
+    return max(*map(len, column.heading.split("\n")), min(longest, 20) if column.text else longest)
 
 
 def fit(columns: Sequence[Metric], least: dict[str, int], width: int) -> list[Metric]:
@@ -325,12 +303,9 @@ def _table(columns: Sequence[Metric], cells: dict[str, list[str]], least: dict[s
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for one in columns:
         table.add_column(
-            Text(one.heading),
-            justify="left" if one.text else "right",
-            no_wrap=not one.text,
-            min_width=least[one.name],
-            overflow="fold",
-        )
+            Text(one.heading), justify="left" if one.text else "right", no_wrap=not one.text,
+            min_width=least[one.name], overflow="fold",
+        )  # fmt: skip
     for row in zip(*(cells[one.name] for one in columns), strict=True):
         table.add_row(*map(Text, row))
     return table

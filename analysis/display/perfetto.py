@@ -16,21 +16,16 @@ if TYPE_CHECKING:
 
 FILE = "trace.pftrace.gz"
 MOST_KERNELS = 1_000_000  # drawn without being asked: 20 s, and what a browser opens
-_PACKETS = 1 << 12  # written at a time
+# What is interned -> its field of InternedData.
 _WORDS = {
-    "category": "event_categories",
-    "name": "event_names",
-    "argument": "debug_annotation_names",
+    "category": "event_categories", "name": "event_names", "argument": "debug_annotation_names",
     "text": "debug_annotation_string_values",
-}  # of InternedData
+}  # fmt: skip
 _PLAIN, _CODED = ("track", "start_ns", "end_ns", "flow"), ("name", "category")  # columns of slices
 
 
 class TraceWriter:
-    """Writes a trace to ``file``, piece by piece; what it keeps is the words that were used.
-
-    :meth:`finish` writes the last piece.
-    """
+    """Writes a trace to ``file``, piece by piece, the last by :meth:`finish`; it keeps the words used."""
 
     def __init__(self, file: IO[bytes] | gzip.GzipFile) -> None:
         # Half a second of imports: only where a trace is written.
@@ -105,7 +100,7 @@ class TraceWriter:
                 self._event(end, event.TYPE_SLICE_END, track)
 
     def _packet(self) -> Any:
-        if len(self._builder.trace.packet) >= _PACKETS:
+        if len(self._builder.trace.packet) >= 1 << 12:  # are written at a time
             self.finish()
         packet = self._builder.add_packet()
         packet.trusted_packet_sequence_id = 1

@@ -6,7 +6,7 @@ symbol and dash; bars may be paler, since they have outlines. A concept has the 
 (:data:`CONCEPTS`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -34,35 +34,27 @@ STAGE_COLOURS = {
     "load": CONCEPTS["data"], "forward": CONCEPTS["forward"], "backward": CONCEPTS["backward"],
     "update": CONCEPTS["update"], "other": CONCEPTS["own code"],
 }  # fmt: skip
-PART_COLOURS = {
-    "compute": CONCEPTS["computation"],
-    "exposed_transfer": CONCEPTS["transfer"],
-    "exposed_wait": CONCEPTS["wait"],
-    "exposed_communication": CONCEPTS["communication"],  # of runs whose communication is not split
-    "exposed_loader": CONCEPTS["data"],
-    "exposed_copies": CONCEPTS["copies"],
-    "idle_host_bound": CONCEPTS["idle, host"],
-    "idle_other": CONCEPTS["idle, other"],
-    "idle": CONCEPTS["idle"],  # of runs whose idle time is not split
-}
+PART_COLOURS = {  # all communication, and all idle time, are of runs in which these are not split
+    "compute": CONCEPTS["computation"], "exposed_transfer": CONCEPTS["transfer"],
+    "exposed_wait": CONCEPTS["wait"], "exposed_communication": CONCEPTS["communication"],
+    "exposed_loader": CONCEPTS["data"], "exposed_copies": CONCEPTS["copies"],
+    "idle_host_bound": CONCEPTS["idle, host"], "idle_other": CONCEPTS["idle, other"],
+    "idle": CONCEPTS["idle"],
+}  # fmt: skip
 CLASS_COLOURS = {
     "gemm": BLUE, "convolution": INDIGO, "attention": SKY, "normalization": ORANGE, "pointwise": VERMILLION,
     "reduction": BROWN, "pooling": DARK_GREY, "embedding": PALE_GREY, "loss": BLACK,
     "optimizer": CONCEPTS["update"], "communication": CONCEPTS["communication"], "loader": CONCEPTS["data"],
     "memcpy": CONCEPTS["copies"], "memset": CONCEPTS["copies"], "other": WHITE,
 }  # fmt: skip
-_OUTLINE = {"color": BLACK, "width": 0.5}
 _LAYOUT: dict[str, Any] = {
     "margin": {"l": 64, "r": 16, "t": 96, "b": 56},
     # Where it lies and how high it is depends on the chart's width: page/charts.js.
     "legend": {"orientation": "h", "x": 0, "y": 1.04, "yanchor": "bottom"},
-    "height": 360,
-    "hovermode": "closest",
-}
-_LONGEST_NAME = 48  # characters beside a bar
+    "height": 360, "hovermode": "closest",
+}  # fmt: skip
 
 Figure = dict[str, Any]
-Values = Sequence | pd.Series
 
 
 def layout(title: str) -> dict[str, Any]:
@@ -81,21 +73,20 @@ def escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def plain_numbers(values: Values) -> list:
+def plain_numbers(values: Iterable) -> list:
     """Numbers as JSON can hold them: NaN and infinity become null."""
-    return [
-        value if np.isfinite(value) else None for value in pd.to_numeric(pd.Series(list(values))).tolist()
-    ]
+    numbers = pd.to_numeric(pd.Series(list(values))).tolist()
+    return [value if np.isfinite(value) else None for value in numbers]
 
 
 def is_drawn(values: Iterable[float | None]) -> bool:
     """Whether a bar of some length is drawn, so that a legend has to name it."""
-    return any(plain_numbers(list(values)))
+    return any(plain_numbers(values))
 
 
-def error_bars(values: Values, low: Values, high: Values) -> dict[str, Any]:
+def error_bars(values: Iterable, low: Iterable, high: Iterable) -> dict[str, Any]:
     """Error bars from ``low`` to ``high``, none to an end that is NaN or infinite."""
-    middle, lowest, highest = (np.asarray(one, float) for one in (values, low, high))
+    middle, lowest, highest = np.array([values, low, high], float)
     ends = {"array": plain_numbers(highest - middle), "arrayminus": plain_numbers(middle - lowest)}
     return {"type": "data", "symmetric": False, "thickness": 1.5, "width": 5, **ends}
 
@@ -114,13 +105,9 @@ def axis_of_counts(counts: pd.Series, what: str) -> dict[str, Any]:
 
 
 def bars(
-    frame: pd.DataFrame,
-    colours: Mapping[str, str],
-    title: str,
-    unit: str,
-    hover: str,
+    frame: pd.DataFrame, colours: Mapping[str, str], title: str, unit: str, hover: str,
     names: Mapping[str, str] | None = None,
-) -> Figure:
+) -> Figure:  # fmt: skip
     """Horizontal bars, the first label on top, a series for each colour; what is below 0 goes to the left.
 
     Args:
@@ -145,7 +132,7 @@ def bars(
         if "low" in here and here["low"].notna().any():
             trace["error_x"] = error_bars(here["value"], here["low"], here["high"])
         traces.append(trace | ({"customdata": here["facts"].tolist()} if "facts" in here else {}))
-    shorter = distinct(frame["label"], _LONGEST_NAME)
+    shorter = distinct(frame["label"], 48)
     labels = frame["label"].unique()
     order = [escaped(label) for label in labels]
     whole = {
@@ -155,8 +142,7 @@ def bars(
         "barmode": "relative", "xaxis": {"title": beside_ticks(unit), "rangemode": "tozero"},
         "yaxis": {
             "automargin": True, "autorange": "reversed", "categoryorder": "array", "categoryarray": order,
-            "tickvals": order,
-            "ticktext": [escaped(shorter[label]) for label in labels],
+            "tickvals": order, "ticktext": [escaped(shorter[label]) for label in labels],
         },
     }  # fmt: skip
     return {"data": traces, "layout": whole}
@@ -164,25 +150,17 @@ def bars(
 
 def outlined(colour: str) -> dict[str, Any]:
     """The marker of bars: pale ones stand out from the paper by their outline."""
-    return {"color": colour, "line": _OUTLINE}
+    return {"color": colour, "line": {"color": BLACK, "width": 0.5}}
 
 
 def parts(
-    points: pd.DataFrame,
-    colours: Mapping[str, str],
-    title: str,
-    unit: str = "ms",
-    of: str = "ms per step",
+    points: pd.DataFrame, colours: Mapping[str, str], title: str, unit: str = "ms", of: str = "ms per step",
     names: Mapping[str, str] | None = None,
-) -> Figure:
-    """What each part of a step takes, a bar a configuration.
+) -> Figure:  # fmt: skip
+    """What each part of a step takes, a bar a configuration; ``of``: what the axis says.
 
-    Args:
-        points: columns ``<part>_<unit>`` for the keys of ``colours`` (those that are absent, or 0 everywhere,
-            are left out), ``label, facts``.
-        colours: :data:`STAGE_COLOURS` or :data:`PART_COLOURS`.
-        unit, of: how columns end, and what the axis says.
-        names: of parts, if they are not called so.
+    ``points``: columns ``<part>_<unit>`` for the keys of ``colours`` (those that are absent, or 0 everywhere,
+    are left out), ``label, facts``; ``names``: of parts, if they are not called so.
     """
     named = {f"{part}_{unit}": part for part in colours if f"{part}_{unit}" in points}
     named = {column: part for column, part in named.items() if is_drawn(points[column])}

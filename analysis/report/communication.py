@@ -89,10 +89,7 @@ def page(shares: pd.DataFrame, name: str) -> Page:
             [known.assign(part=part, pct=known[f"{part}_pct"]) for part in parts], ignore_index=True
         )
         levels = [facts(row, ["label", "part"]) for row in records(points)]
-        points = points.assign(
-            facts=pd.Series(levels, dtype=object),
-            label=points["label"] + points["part"],
-        )
+        points = points.assign(facts=pd.Series(levels, dtype=object), label=points["label"] + points["part"])
         encoding = Encoding(colour="label", dash="part")
         charts = [Chart("activities", draw(points, encoding, _SHARES))]
     tables = [Part("", rows, filled(columns(SHARES), rows))]
