@@ -31,6 +31,7 @@ KERNEL_COLUMNS = (
     "batch_index", "start_ns", "duration_ns", "class", "direction", "device", "launch_ns", "bytes",
     "short_name", "sequence", *GROUP,
 )  # fmt: skip
+_OF_CALLS = ("short_name", "collective", "process_group", "group_ranks")
 
 
 def timed(batches: pa.Table) -> pa.ChunkedArray:
@@ -64,9 +65,6 @@ def arrays_of(kernels: pa.Table) -> dict[str, np.ndarray]:
     return found
 
 
-_OF_CALLS = ("short_name", "collective", "process_group", "group_ranks")
-
-
 def _column(table: pa.Table, name: str) -> np.ndarray:
     column = table[name]
     if name in ("batch_index", "device", "launch_ns", "sequence"):
@@ -78,20 +76,12 @@ def _column(table: pa.Table, name: str) -> np.ndarray:
 
 
 def calls_of(
-    rank: int,
-    kernels: dict[str, np.ndarray],
-    attributed: np.ndarray,
-    windows: Intervals,
-    activities: Activities,
-    steps: range = ALL.steps,
-) -> pd.DataFrame:
+    rank: int, kernels: dict[str, np.ndarray], attributed: np.ndarray, windows: Intervals,
+    activities: Activities, steps: range = ALL.steps,
+) -> pd.DataFrame:  # fmt: skip
     """A rank's collectives in its attributed batches, in order of their start; see :class:`RunTrace`.
 
-    Args:
-        kernels: of :func:`arrays_of`, rows with a place in time and a duration only.
-        attributed: indices of the attributed batches.
-        windows: of the batches that count, for what is exposed.
-        steps: the batches that count.
+    ``kernels``: of :func:`arrays_of`, with a place in time; ``windows, steps``: of the batches that count.
     """
     rows = np.flatnonzero(divide.of_class(kernels, "communication"))
     rows = rows[np.isin(kernels["batch_index"][rows], attributed)]
@@ -130,27 +120,19 @@ def _kind_and_group(
 
 @dataclass(frozen=True)
 class RankTrace:
-    """One rank; times in ns on its own clock.
-
-    Attributes:
-        attributed, with_kernels, counted: attributed batches (0 where no kernel has a place in time), those
-            of them that hold kernels, and of these those that count.
-        activities, unknown_launches: of the device from the first of these batches to the last, and how many
-            of them have no known launch.
-        untimed_batches, untimed_kernels: what lacks a time and is left out.
-    """
+    """One rank; times in ns on its own clock."""
 
     rank: int
-    attributed: int
-    with_kernels: int
-    counted: int
+    attributed: int  # attributed batches; 0 where no kernel has a place in time
+    with_kernels: int  # those of them that hold kernels
+    counted: int  # of these those that count
     timed: int  # of the batches that count those in whose time something ran
     batch_index: np.ndarray  # of each attributed batch in whose time something ran; others were not recorded
     edges_ns: np.ndarray  # the instants between which the stages of these lie, (batches, 6)
     parts_ns: dict[str, np.ndarray]  # of divide.EVERY what is known of these stages, (batches x 5,) each
-    activities: int
-    unknown_launches: int
-    untimed_batches: int
+    activities: int  # of the device from the first of these batches to the last
+    unknown_launches: int  # how many of them have no known launch
+    untimed_batches: int  # what lacks a time and is left out
     untimed_kernels: int
     staged: bool  # whether their stages are known
 
@@ -159,13 +141,10 @@ class RankTrace:
 class RunTrace:
     """All ranks of a run that have kernels.
 
-    Attributes:
-        collectives: in attributed steps: a row a call of a rank, in order of ranks and starts. ``rank``, its
-            ``place``, the ``row`` of its kernels in time, ``step, counted, collective, group``,
-            ``group_size`` (0: not recorded), ``bytes, start_ns, end_ns, exposed_ns, overlapped_ns``, and
-            where matched what :class:`Matched` adds.
-        caused_ns: what each rank made the others wait by coming last, a step, (ranks, causes); None: not
-            known (:func:`~analysis.frames.matching.waits_by_cause`).
+    Its collectives are those of attributed steps: a row a call of a rank, in order of ranks and starts.
+    ``rank``, its ``place``, the ``row`` of its kernels in time, ``step, counted, collective, group``,
+    ``group_size`` (0: not recorded), ``bytes, start_ns, end_ns, exposed_ns, overlapped_ns``, and what
+    :class:`Matched` adds.
     """
 
     source: Source
@@ -175,7 +154,7 @@ class RunTrace:
     unmatched: Unmatched  # the kinds of collectives whose transfer and wait are not known, by reason
     lost: int  # how many calls are left out because some ranks of the group lack their record
     counted: Counted  # the batches that means are of
-    caused_ns: np.ndarray | None
+    caused_ns: np.ndarray | None  # what each made the others wait by coming last, a step, (ranks, causes)
 
     def note_unmatched(self, study: Study) -> None:
         for reason, kinds in self.unmatched.items():
@@ -201,10 +180,18 @@ def traces_of(study: Study, sources: Iterable[Source]) -> list[RunTrace]:
     """The trace of each of the runs that can be used, with findings on what its anatomy lacks."""
     traces = [trace for _, trace in study.each(sources, lambda source: trace_of(study, source))]
     for trace in traces:
-        if trace.source.without_times:
-            study.note("not_recorded", trace.source, what="times of steps")
-        else:
-            _note_unknown(study, trace)
+        source, ranks = trace.source, trace.recorded
+        if source.without_times:
+            study.note("not_recorded", source, what="times of steps")
+            continue
+        trace.note_unmatched(study)
+        if not len(trace.collectives) and trace.ranks and source.ranks > 1:
+            study.note("not_recorded", source, what="collectives")
+        attributed = sum(one.attributed for one in trace.ranks)
+        note_left_out(study, source, attributed - sum(len(one.batch_index) for one in ranks), attributed)
+        count, unknown = sum(one.activities for one in ranks), sum(one.unknown_launches for one in ranks)
+        if unknown > 0.01 * count:  # fewer do not matter for idle time
+            study.note("launches_missing", source, n=unknown, of=count)
     return traces
 
 
@@ -251,7 +238,9 @@ def _read_rank(source: Source, directory: Path, counted: Counted) -> _Read:
     activities = divide.activities_of(kernels, (edges[:, 0], edges[:, 1]))
     among = in_steps(mine["batch_index"], counted.steps)
     windows = mine["start_ns"][among], mine["end_ns"][among]
-    begun = (kernels["device"] >= 0) & (start >= edges.min(initial=_LAST)) & (start < edges.max(initial=0))
+    begun = (
+        (kernels["device"] >= 0) & (start >= edges.min(initial=divide.EVER)) & (start < edges.max(initial=0))
+    )
     of_batch = kernels["batch_index"]
     with_kernels = np.unique(of_batch[np.isin(of_batch, batches["batch_index"])])
     trace = RankTrace(
@@ -273,16 +262,12 @@ def _read_rank(source: Source, directory: Path, counted: Counted) -> _Read:
     return trace, calls, activities.exposed, account_of(kernels, calls["row"].to_numpy(), activities, batches)
 
 
-_LAST = np.iinfo(np.int64).max
-
-
 def _joined(source: Source, read: Sequence[_Read], counted: Counted) -> RunTrace:
     """The ranks of a run; what their exposed communication is made of, where that is known."""
     ranks = [one for one, *_ in read]
     calls = [of_rank.assign(place=place) for place, (_, of_rank, *_) in enumerate(read)]
-    every = pd.concat(
-        [of_rank for of_rank in calls if len(of_rank)] or calls or [pd.DataFrame()], ignore_index=True
-    )
+    full = [of_rank for of_rank in calls if len(of_rank)]
+    every = pd.concat(full or calls or [pd.DataFrame()], ignore_index=True)
     accounts, there = [one for *_, one in read], _on_all_ranks(every)
     if lost := int((~there).sum()):
         of_ranks = np.split(there, np.cumsum([*map(len, calls)])[:-1])
@@ -335,9 +320,7 @@ def _communication(
 ) -> dict[str, np.ndarray]:
     """What the exposed communication of each stage is made of, and waiting in it by cause, in ns.
 
-    Args:
-        calls: the rank's.
-        causes_ns: their waits by cause; a stage has those of its step.
+    ``causes_ns``: the waits of the rank's calls by cause; a stage has those of its step.
     """
     end = calls["end_ns"].to_numpy()
     # Data moves since the last rank had come.
@@ -353,7 +336,6 @@ def _communication(
 
 
 _COMMUNICATION = ("exposed_communication_ns", "overlapped_communication_ns")
-_UNKNOWN_SHARE = 0.01  # of launches, from which on idle time before such kernels is a finding
 
 
 def anatomy_of(trace: RunTrace, with_warmup: bool = False) -> pd.DataFrame:
@@ -379,31 +361,12 @@ def anatomy_of(trace: RunTrace, with_warmup: bool = False) -> pd.DataFrame:
 
 
 def anatomy(study: Study, sources: Iterable[Source], with_warmup: bool = False) -> pd.DataFrame:
-    """The anatomy of the steps of runs and traces that can be used.
+    """The anatomy of the steps of runs and traces that can be used: a row a run, rank, step and stage.
 
-    Args:
-        with_warmup: of all attributed steps, not only of those that count.
-
-    Returns:
-        A row a run, rank, step and stage. Columns: ``run, rank, step, stage, wall_ns`` and ``<part>_ns`` of
-        :data:`~analysis.frames.divide.EVERY` and :data:`~analysis.frames.matching.WAITS`; NaN: not known.
+    Columns: ``run, rank, step, stage, wall_ns`` and ``<part>_ns`` of :data:`~analysis.frames.divide.EVERY`
+    and :data:`~analysis.frames.matching.WAITS`; NaN: not known. ``with_warmup``: all attributed steps.
     """
     found = [(trace.source.id, anatomy_of(trace, with_warmup)) for trace in traces_of(study, sources)]
     frames = [frame.assign(run=run) for run, frame in found if len(frame)]
     names = ["run", "rank", "step", "stage", "wall_ns", *(f"{name}_ns" for name in (*divide.EVERY, *WAITS))]
-    if not frames:
-        return pd.DataFrame(columns=names)
-    return pd.concat(frames, ignore_index=True).reindex(columns=names)
-
-
-def _note_unknown(study: Study, trace: RunTrace) -> None:
-    """What of a run's anatomy is not known, and of which batches none is."""
-    source, ranks = trace.source, trace.recorded
-    trace.note_unmatched(study)
-    if not len(trace.collectives) and trace.ranks and source.ranks > 1:
-        study.note("not_recorded", source, what="collectives")
-    attributed = sum(one.attributed for one in trace.ranks)
-    note_left_out(study, source, attributed - sum(len(one.batch_index) for one in ranks), attributed)
-    count, unknown = (sum(getattr(one, name) for one in ranks) for name in ("activities", "unknown_launches"))
-    if unknown > _UNKNOWN_SHARE * count:
-        study.note("launches_missing", source, n=unknown, of=count)
+    return pd.concat(frames or [pd.DataFrame(columns=names)], ignore_index=True).reindex(columns=names)

@@ -112,15 +112,10 @@ class Activities:
 _UNSEEN = "idle_unseen"  # of idle time: which of WITHIN it is of is not recorded
 # Part (or what it is made of) -> the activity that has the time.
 ORDER = {
-    "compute": "compute",
-    "exposed_communication": "communication",
-    "loader_kernels": "loader_kernels",
-    "loader_copies": "loader_copies",
-    "loader_wait": "loader_waits",
-    "exposed_copies": "copies",
-    "idle_other": "queued",
-    _UNSEEN: "unseen",
-}
+    "compute": "compute", "exposed_communication": "communication", "loader_kernels": "loader_kernels",
+    "loader_copies": "loader_copies", "loader_wait": "loader_waits", "exposed_copies": "copies",
+    "idle_other": "queued", _UNSEEN: "unseen",
+}  # fmt: skip
 
 
 def finest(known: Mapping[str, float | None]) -> dict[str, float]:
@@ -136,9 +131,7 @@ def split(windows: Intervals, activities: Activities, stages: int = 1) -> dict[s
 
     Not what communication is made of (:func:`transfer_and_wait`), nor idle time where that is not known.
 
-    Args:
-        windows: ``[start, end)`` of each window, in ns, shape (windows,).
-        stages: how many windows a batch has, one after the other.
+    ``stages``: how many windows ``[start, end)`` a batch has, one after the other.
     """
     reached = [covered(windows, layer) for layer in activities.layers.values()]
     taken = np.diff(reached, axis=0, prepend=np.zeros((1, len(windows[0])), np.int64))
@@ -187,7 +180,9 @@ def shares(calls: Intervals, windows: Intervals, activities: Activities) -> tupl
     Each has what it lasts in the windows beyond calls that began before it. A call of an earlier batch may
     reach into the first window: the others bear its time in proportion, so that the shares add up.
     """
-    own, within = _own(calls), union(*windows)
+    start, end = calls
+    before = np.concatenate([start[:1], np.maximum.accumulate(end)[:-1]])
+    own, within = (np.minimum(np.maximum(start, before), end), end), union(*windows)
     inside = covered(own, within)
     exposed = covered(own, minus(within, activities.compute))
     all_exposed = covered(windows, activities.exposed).sum()
@@ -200,15 +195,6 @@ def _scaled(weights: np.ndarray, total: float) -> np.ndarray:
     return weights * (total / whole) if whole else np.full(len(weights), total / max(len(weights), 1))
 
 
-def _own(calls: Intervals) -> Intervals:
-    """The calls cut so that none overlaps the one before it: time is counted once."""
-    start, end = calls
-    reach = np.maximum.accumulate(end) if len(end) else end
-    before = np.concatenate([start[:1], reach[:-1]])
-    begin = np.minimum(np.maximum(start, before), end)
-    return begin, end
-
-
 def _joined(first: Intervals, second: Intervals) -> Intervals:
     return union(np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]]))
 
@@ -216,15 +202,15 @@ def _joined(first: Intervals, second: Intervals) -> Intervals:
 def activities_of(kernels: dict[str, np.ndarray], waits: Intervals = NOTHING) -> Activities:
     """The activities of a rank, each disjoint, from its ``kernels`` and when it waited for its loader.
 
-    Args:
-        kernels: columns ``start_ns, duration_ns, class, direction`` of rows that have a start, and, for what
-            was queued, ``device`` and ``launch_ns`` (below 0: not known).
+    ``kernels``: columns ``start_ns, duration_ns, class, direction`` of rows that have a start, and, for what
+    was queued, ``device`` and ``launch_ns`` (below 0: not known).
     """
     kind, direction = kernels["class"], kernels["direction"]
     start, end = kernels["start_ns"], kernels["start_ns"] + kernels["duration_ns"]
     moves = of_class(kernels, "memcpy", "memset")
     loader = (kind == "loader") | (direction == "loader")
     communication = (kind == "communication") & ~loader
+    last = end.max(initial=-EVER)
 
     def pick(mask: np.ndarray) -> Intervals:
         return union(start[mask], end[mask])
@@ -237,18 +223,13 @@ def activities_of(kernels: dict[str, np.ndarray], waits: Intervals = NOTHING) ->
         loader_waits=waits,
         copies=pick(moves & ~loader),
         queued=queued(kernels) if "launch_ns" in kernels else None,
-        unseen=_after(end),
+        unseen=(np.array([last]), np.array([last + EVER])),
     )
 
 
 def of_class(kernels: dict[str, np.ndarray], *names: str) -> np.ndarray:
     """Which kernels are of one of these classes."""
     return np.any([kernels["class"] == name for name in names], axis=0)
-
-
-def _after(end: np.ndarray) -> Intervals:
-    last = end.max(initial=-EVER)
-    return np.array([last]), np.array([last + EVER])
 
 
 def launch_known(kernels: dict[str, np.ndarray]) -> np.ndarray:

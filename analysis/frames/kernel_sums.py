@@ -43,9 +43,6 @@ def query(study: Study, source: Source, sql: str, **paths: Sequence[Path]) -> pd
     return kept[key]
 
 
-# --- what is left out ---------------------------------------------------------------------------------
-
-
 def note_left_out(study: Study, source: Source, without: int, batches: int, untimed: int = 0) -> None:
     """Note what figures of a run leave out: batches ``without`` kernels, launches without a duration."""
     if without:
@@ -132,7 +129,6 @@ _CREDITED = """(
     from read_parquet($kernels, file_row_number = true) as of_run
     left join {credit} as credit on credit.rank = of_run.rank and credit.row = of_run.file_row_number
 )"""
-_KNOWS = f"select count(*) filter (flops > 0), count(*) from read_parquet($kernels) where {IS_MODEL}"
 
 
 def relation(study: Study, source: Source) -> str:
@@ -149,7 +145,8 @@ def _relation(study: Study, source: Source) -> str:
     if source.fields["profile"] in ("none", "torch") or not source.tables("kernels"):
         return PLAIN
     connection, paths = study.connection, _tables_in(_CREDIT, source)
-    known, model = connection.execute(_KNOWS, {"kernels": paths["kernels"]}).fetchall()[0]
+    knows = f"select count(*) filter (flops > 0), count(*) from {PLAIN} where {IS_MODEL}"
+    known, model = connection.execute(knows, {"kernels": paths["kernels"]}).fetchall()[0]
     if known or not model:
         return PLAIN
     lender = lender_of(study, source)
@@ -180,14 +177,11 @@ def _tables_in(sql: str, source: Source) -> dict[str, list[str]]:
 
 def lender_of(study: Study, source: Source) -> Source | None:
     """The run under PyTorch's profiler of a run's point; of its repetition, if there are several."""
-    of_point = [
-        other
-        for other in study.of_kind("run")
-        if other.fields["profile"] == "torch" and other.tables("kernels") and other.point == source.point
+    torch = [
+        one for one in study.of_kind("run") if one.fields["profile"] == "torch" and one.tables("kernels")
     ]
-    return min(
-        of_point, key=lambda other: (other.repetition != source.repetition, other.repetition), default=None
-    )
+    of_point = [one for one in torch if one.point == source.point]
+    return min(of_point, key=lambda one: (one.repetition != source.repetition, one.repetition), default=None)
 
 
 # What launches can be summed by -> the column of their tables.
@@ -238,14 +232,10 @@ select (select count(*) from recorded) as recorded,
 def kept_sums(study: Study, source: Source, launches: str = PLAIN, keys: Sequence[str] = KEYS) -> str:
     """The DuckDB table of a run's launches by rank, step and kernel; a study makes it once.
 
-    Args:
-        launches: a relation over ``$kernels``.
-        keys: columns of text that it must have; one of :data:`KEYS` serves all questions that need no others.
-
-    Returns:
-        Its name. Columns: ``rank, batch_index``, the keys; ``calls, ns, least_ns, most_ns, flops, bytes`` of
-        launches that have a duration (flops and bytes: null where no launch has any); ``counted_ns`` of those
-        with FLOPs; ``placed_ns, placed_flops, placed_bytes`` of those that have a place on the roofline.
+    ``launches``: a relation over ``$kernels``; ``keys``: columns of text that it must have.
+    Columns: ``rank, batch_index``, the keys; ``calls, ns, least_ns, most_ns, flops, bytes`` of launches that
+    have a duration (flops and bytes: null where no launch has any); ``counted_ns`` of those with FLOPs;
+    ``placed_ns, placed_flops, placed_bytes`` of those that have a place on the roofline.
     """
     kept: dict[tuple, str] = study.kept("sums of launches")
     keys = _with_keys(keys)
@@ -265,9 +255,6 @@ def _with_keys(names: Sequence[str]) -> tuple[str, ...]:
     return KEYS if set(needed) <= set(KEYS) else needed
 
 
-# --- the frame ----------------------------------------------------------------------------------------
-
-
 def has_kernels(source: Source) -> bool:
     """Whether a profiler left kernels of it."""
     return source.kind == "pyprof" or bool(source.tables("kernels"))
@@ -276,13 +263,10 @@ def has_kernels(source: Source) -> bool:
 def kernel_sums(study: Study, sources: Iterable[Source], by: Sequence[str] = DEFAULT_BY) -> pd.DataFrame:
     """Launches of the attributed steps that count, summed; of each source that has any.
 
-    Findings name the sources that have none, and what is left out.
-
-    Returns:
-        A row a source and value of ``by``, in the order of the sources, what takes longest first. Columns:
-        ``run``; ``by`` (of :data:`BY`; None: not recorded); ``calls, ns, least_ns, most_ns, flops, bytes,
-        counted_ns, placed_ns, placed_flops, placed_bytes`` (:func:`kept_sums`); ``steps``: how many the sums
-        are of, over all ranks (of a rank with several GPUs one counts for each).
+    Findings name the sources that have none, and what is left out. A row a source and value of ``by``, in the
+    order of the sources, what takes longest first. Columns: ``run``; ``by`` (of :data:`BY`; None: not
+    recorded); the figures of :func:`kept_sums`; ``steps``: how many the sums are of, over all ranks (of a
+    rank with several GPUs one counts for each).
     """
     sources = [source for source in sources if has_kernels(source)]
     keys = _with_keys([BY[name] for name in by])
@@ -344,8 +328,6 @@ def _grouped(study: Study, source: Source, by: Sequence[str], sums: str, steps: 
     return frame.assign(run=source.id, steps=steps)[["run", *by, *_FIGURES]]
 
 
-# --- tables of PyProf ---------------------------------------------------------------------------------
-
 # The first step's forward pass has trials of autotuning; what PyProf could not assign it calls fprop.
 _BY_NAME = f"""
 select file_index::bigint as file, "Kernel" as kernel, "Direction" as direction,
@@ -397,10 +379,9 @@ def tables_of_pyprof(
 def launches_by_name(study: Study, sources: Iterable[Source]) -> pd.DataFrame:
     """The launches of PyProf tables by their names, as the reference counted them: all, also of warmup.
 
-    Returns:
-        Rows of a table, ``kernel`` and ``direction`` (as PyProf has it). Columns: ``run``; ``first``: of the
-        first forward pass; ``attributed``: of steps whose backward pass is; ``unassigned`` to an operator;
-        ``ns, flops, bytes``; ``launched_ns`` of launches with FLOPs.
+    Columns: ``run, kernel, direction`` (as PyProf has it); ``first``: of the first forward pass;
+    ``attributed``: of steps whose backward pass is; ``unassigned`` to an operator; ``ns, flops, bytes``;
+    ``launched_ns`` of launches with FLOPs.
     """
     flags = ["first", "attributed", "unassigned"]
     names = ["kernel", "direction", *flags, "ns", "flops", "bytes", "launched_ns", "run"]
@@ -413,12 +394,10 @@ def launches_by_name(study: Study, sources: Iterable[Source]) -> pd.DataFrame:
 def table_sums(study: Study, sources: Iterable[Source]) -> pd.DataFrame:
     """Sums of each PyProf table that can be read and has rows, and its batches.
 
-    Returns:
-        By run: ``ns, flops, bytes`` of all launches; ``launched_ns`` of those with FLOPs, ``named_ns`` of all
-        launches of such kernels; ``fprop_ns`` of what PyProf calls fprop, of it ``lost_ns`` that it could not
-        assign; ``fprop_flops, bprop_flops``, and ``first_flops`` of the first forward pass; ``forward``,
-        ``backward`` passes and ``starts`` of batches; ``fprop_per_batch, bprop_per_batch``: FLOPs (NaN: there
-        is no such pass).
+    By run: ``ns, flops, bytes`` of all launches; ``launched_ns`` of those with FLOPs, ``named_ns`` of all
+    launches of such kernels; ``fprop_ns`` of what PyProf calls fprop, of it ``lost_ns`` that it could not
+    assign; ``fprop_flops, bprop_flops``, and ``first_flops`` of the first forward pass; ``forward``,
+    ``backward`` passes and ``starts`` of batches; ``fprop_per_batch, bprop_per_batch``: FLOPs (NaN: no pass).
     """
     names = launches_by_name(study, sources)
     forward = names["direction"].eq("fprop")
@@ -439,9 +418,6 @@ def table_sums(study: Study, sources: Iterable[Source]) -> pd.DataFrame:
         fprop_per_batch=sums["fprop_flops"] / sums["forward"].mask(sums["forward"] == 0),
         bprop_per_batch=sums["bprop_flops"] / sums["backward"].mask(sums["backward"] == 0),
     )
-
-
-# --- costs of a step ----------------------------------------------------------------------------------
 
 
 def _classes_of_pyprof(study: Study, sources: Iterable[Source]) -> pd.DataFrame:
@@ -467,11 +443,8 @@ def costs(study: Study, sources: Sequence[Source]) -> pd.DataFrame:
     """Costs of an attributed step, of each source that has kernels of the model in these: means of a rank.
 
     Of DataParallel's one rank they are those of a GPU. Runs of PyTorch's profiler without FLOPs are noted.
-
-    Returns:
-        By run: ``batches``: how many steps, over all ranks; ``kernel_ns``: the model's kernels, launch by
-        launch; ``counted_ns``: of launches with FLOPs; ``flops, bytes`` (0: not known); ``loader_ns,
-        communication_ns, copy_ns``: the other classes.
+    By run: ``batches``: how many steps, over all ranks; ``kernel_ns``: the model's kernels, launch by launch;
+    ``counted_ns``: of launches with FLOPs; ``flops, bytes`` (0: not known); and the other classes.
     """
     others = kernel_sums(study, [one for one in sources if one.kind != "pyprof"], ("class", "direction"))
     sums = pd.concat([one for one in (others, _classes_of_pyprof(study, sources)) if len(one)] or [others])

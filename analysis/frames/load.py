@@ -9,6 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +29,6 @@ from profiling.traces.units import files_of, is_unfinished
 
 _RESULTS = Path("results")  # where sweeps leave theirs, unless --out says another folder
 _RANKS = "rank_[0-9][0-9][0-9][0-9]*/"  # the folders of ranks (profiling.tables)
-_LATER: tuple[FailureKind, ...] = ("done", "running", "interrupted")  # states of a run that had failed
 
 
 def newest_sweep() -> Path:
@@ -79,9 +79,6 @@ def no_result(study: Study) -> str:
     return f"{study.path} holds no results: no runs, converted traces, PyProf or TAU tables"
 
 
-# --- our own results ----------------------------------------------------------------------------------
-
-
 def _is_sweep(path: Path) -> bool:
     """Whether a folder holds runs: those of a sweep, or some that were started by hand."""
     return (path / store.SWEEP).is_file() or any(map(_is_run, _visible(path)))
@@ -109,7 +106,11 @@ def _add_sweep(study: Study, path: Path) -> None:
         elif _is_sweep(directory):
             study.note("parts_unread", what=[str(directory)])
     # A point that failed and was begun again has the state of its later attempt.
-    now = {attempted(one.point): one.kind for one in study.failed if one.kind in _LATER}
+    now = {
+        attempted(one.point): one.kind
+        for one in study.failed
+        if one.kind in ("done", "running", "interrupted")
+    }
     now |= {attempted(source.id): "done" for source in study.loaded}
     study.failed = [one for one in study.failed if now.get(attempted(one.point), one.kind) == one.kind]
     _read_sweep(study, path)
@@ -160,8 +161,7 @@ def _add_trace(study: Study, directory: Path) -> None:
     fields: dict[str, object] = {"profile": job.tool, "job": name}
     if job.nodes and job.world_size and job.world_size % job.nodes == 0:
         fields |= {"nodes": job.nodes, "gpus_per_node": job.world_size // job.nodes}
-    source = Source(name, "trace", fields, directory, job=job)
-    study.loaded.append(source)
+    study.loaded.append(Source(name, "trace", fields, directory, job=job))
     for finding in job.findings:
         study.add(finding.of(run=name))
 
@@ -202,9 +202,6 @@ def _read_calibration(study: Study, path: Path) -> None:
             study.note("records_damaged", what=str(record), n=1)
 
 
-# --- folders ------------------------------------------------------------------------------------------
-
-
 def _add_folder(study: Study, path: Path) -> None:
     """A folder that is no sweep: the one that holds a sweep, or one of the reference's files."""
     jobs = sorted(path.glob(f"*/{JOB}"))
@@ -234,34 +231,19 @@ def how_to_convert(path: Path) -> str | None:
     """That traces have to be converted first; None: there are none."""
     how = f"python -m profiling.convert {shlex.quote(str(path))} --out DIR"
     for file in files_of([path]):
-        if name := _tool_of(file):
-            return f"{path} holds raw traces ({name}: {file.name}); convert them first: {how}"
+        with suppress(UserError):
+            if (name := recognise(file)) is not None and tool(name).facts(file) is not None:
+                return f"{path} holds raw traces ({name}: {file.name}); convert them first: {how}"
     return None
-
-
-def _tool_of(path: Path) -> str | None:
-    try:
-        name = recognise(path)
-        return name if name is not None and tool(name).facts(path) is not None else None
-    except UserError:
-        return None
-
-
-# --- several folders of one program -------------------------------------------------------------------
-
-_SIZED = re.compile(r"^(\d{1,7})=(.+)$")
 
 
 def load_named(paths: Sequence[str], own_peaks: Path | None = None) -> Study:
     """The results in one folder; or those in several, each named with its number of ranks: ``4=DIR``.
 
     All are then of one program: runs of it (:mod:`profiling.watch`), or the traces of a job per folder.
-
-    Raises:
-        UserError: as :func:`load`; or several folders are not named so, one holds neither runs nor the traces
-            of one job, or what is in it says another number of ranks.
+    UserError: as :func:`load`; or they are not, or what is in one says another number of ranks.
     """
-    sized = [_SIZED.match(path) for path in paths]
+    sized = [re.match(r"(\d{1,7})=(.+)$", path) for path in paths]
     if len(paths) == 1 and not (sized[0] and not Path(paths[0]).exists()):
         return load(paths[0], own_peaks)
     study = Study(Path(paths[0]), own_peaks=own_peaks, named=True)
@@ -301,13 +283,18 @@ def _add_sized(study: Study, ranks: int, path: Path) -> None:
     study.failed += found.failed
 
 
-# --- tables of the reference --------------------------------------------------------------------------
-
 # PyProf kernel tables and TAU tables are known by their columns, whatever they are called; the configuration
 # of a PyProf table is what its name says. A run that failed by its name does not count.
 _TAU_POINT = {
-    "run", "nodes", "gpus_per_node", "workers", "data_loader", "batch_size_per_gpu", "gpu", "thread",
-}  # fmt: skip
+    "run",
+    "nodes",
+    "gpus_per_node",
+    "workers",
+    "data_loader",
+    "batch_size_per_gpu",
+    "gpu",
+    "thread",
+}
 _KINDS: dict[Kind, set[str]] = {
     "tau_intervals": _TAU_POINT | {"function", "calls", "exc_time", "inc_time"},
     "tau_atomics": _TAU_POINT | {"function", "num_samples", "mean"},

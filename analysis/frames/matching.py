@@ -26,7 +26,6 @@ from profiling.attribution.messages import ONE_OF_SEVERAL
 # No rank ends one of these before all have come to it: their ends are the same moment on all ranks. The root
 # of a broadcast, or a sender, may be done while others are still to come.
 TOGETHER = ("allreduce", "reducescatter", "allgather", "alltoall", "barrier")
-_MANY = 30  # calls from which on a drift can be told from scatter
 
 
 @dataclass(frozen=True)
@@ -62,11 +61,10 @@ class Shared:
 class Matched:
     """A run's collectives on common clocks.
 
-    Attributes:
-        calls: those of :func:`match`, and with ``entered_ns`` and ``left_ns``, their start and end on the
-            reference clock, that of the lowest rank that the rank's groups lead to; ``transfer_ns``, from the
-            arrival of a group's last rank to each rank's end (NaN: the call is not matched); and ``call``, a
-            number from 1 that the same call has on all ranks (0: it is not matched).
+    Its calls are those of :func:`match`, with ``entered_ns`` and ``left_ns``, their start and end on the
+    reference clock, that of the lowest rank that the rank's groups lead to; ``transfer_ns``, from the arrival
+    of a group's last rank to each rank's end (NaN: the call is not matched); and ``call``, a number from 1
+    that the same call has on all ranks (0: it is not matched).
     """
 
     calls: pd.DataFrame
@@ -80,16 +78,12 @@ Unmatched = dict[str, dict[str, None]]  # reason -> the kinds of collectives tha
 
 
 def match(calls: pd.DataFrame, ranks: int) -> tuple[Matched | None, Unmatched]:
-    """Find the collectives that ranks made together, and align their clocks.
+    """Find the collectives that ranks made together (None: there is none), and align their clocks.
 
-    Args:
-        calls: a row a call, in order of ranks and starts. ``place`` of the rank; ``step``; ``collective``;
-            ``group``, the process group, one text for all its ranks (empty: not recorded, and taken to be
-            all); ``group_size``, its ranks (0: not recorded); ``start_ns, end_ns`` on the rank's clock.
-        ranks: how many there are, some of which may have made none.
-
-    Returns:
-        None: there is none; and the kinds of those that are not matched, by reason.
+    ``calls``: a row a call, in order of ranks and starts. ``place`` of the rank; ``step``; ``collective``;
+    ``group``, the process group, one text for all its ranks (empty: not recorded, and taken to be all);
+    ``group_size``, its ranks (0: not recorded); ``start_ns, end_ns`` on the rank's clock. ``ranks``: how many
+    there are, some of which may have made none.
     """
     matched, left_out = _shared(calls, ranks)
     if not matched:
@@ -185,8 +179,7 @@ def _clock(reference_ns: np.ndarray, rank_ns: np.ndarray) -> Clock:
     """A rank's clock from ends of the same calls, in order."""
     ahead = rank_ns - reference_ns
     constant = Clock(float(np.median(ahead)))
-    third = len(ahead) // 3
-    if third < _MANY // 3:
+    if (third := len(ahead) // 3) < 10:  # a drift cannot be told from scatter
         return constant
     early, late = float(np.median(ahead[:third])), float(np.median(ahead[-third:]))
     span = float(np.median(reference_ns[-third:])) - float(np.median(reference_ns[:third]))
@@ -198,14 +191,14 @@ def _clock(reference_ns: np.ndarray, rank_ns: np.ndarray) -> Clock:
     return drifting if rest_drifting < rest / 2 else constant
 
 
-# --- waits by cause -----------------------------------------------------------------------------------
-
 # What made the last rank the last. Host: launches came late, or no operator ran; other: launched work had not
 # started, transfers of other groups, or the rank's first recorded step began late.
 CAUSES = ("data", "compute", "host", "copies", "other")
 WAITS = tuple(f"wait_{cause}" for cause in CAUSES)  # parts of exposed_wait, which add up to it
-_IN_WORDS = ("its data", "its kernels", "its host", "its copies", "something else")
-BEHIND = dict(zip(WAITS, _IN_WORDS, strict=True))  # for meanings of columns
+# For meanings of columns.
+BEHIND = dict(
+    zip(WAITS, ("its data", "its kernels", "its host", "its copies", "something else"), strict=True)
+)
 _OTHER = CAUSES.index("other")
 
 
@@ -262,12 +255,8 @@ def waits_by_cause(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The exposed wait of each of a run's collectives by :data:`CAUSES`, ns, shape (calls, causes).
 
-    Args:
-        exposed: when each rank's communication was exposed.
-
-    Returns:
-        These, and what each rank made the others wait by coming last, ns of their mean in the steps that
-        count, shape (ranks, causes).
+    And what each rank made the others wait by coming last, ns of their mean in the steps that count, shape
+    (ranks, causes). ``exposed``: when each rank's communication was exposed.
     """
     calls = matched.calls
     step, counted = calls["step"].to_numpy(), calls["counted"].to_numpy()
@@ -316,10 +305,8 @@ def _begun(step: int, members: Sequence[int], accounts: Sequence[Account], match
     """
     rows = [(member, int(np.searchsorted(accounts[member].step, step))) for member in members]
     done = np.stack([accounts[member].begun[row] for member, row in rows])
-    start = np.array(
-        [matched.clocks[member].to_reference(accounts[member].start_ns[row]) for member, row in rows]
-    )
-    done[:, _OTHER] -= start - start.min()
+    start = [matched.clocks[member].to_reference(accounts[member].start_ns[row]) for member, row in rows]
+    done[:, _OTHER] -= np.array(start) - min(start)
     return done
 
 

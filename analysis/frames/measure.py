@@ -118,19 +118,13 @@ class Command:
     """
 
     def __init__(
-        self,
-        module_name: str,
-        name: str,
-        doc: str | None,
-        *flags: Flag,
+        self, module_name: str, name: str, doc: str | None, *flags: Flag,
         load: Callable[[argparse.Namespace], Any] = lambda given: load(given.path, given.peaks),
         after: Callable[[Answer, argparse.Namespace], None] = lambda *_: None,
-        module: str = "",
-        newest: bool = False,
-    ) -> None:
+        module: str = "", newest: bool = False,
+    ) -> None:  # fmt: skip
         self._name, self._doc, self._flags, self._load, self._after = name, doc, flags, load, after
-        self._newest = newest
-        self._module = module or f"analysis.measures.{name}"
+        self._module, self._newest = module or f"analysis.measures.{name}", newest
         if module_name == "__main__":
             run_command(self)
 

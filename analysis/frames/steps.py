@@ -16,13 +16,8 @@ from profiling.attribution.batch_times import slow_head
 from profiling.errors import UserError
 from profiling.schemas import ATTRIBUTED
 
-# By so much the steps before a recording may take longer than those in it: recording makes no step shorter.
-_AS_STEADY = 1.2
 _RECORDED = ("load", "forward", "backward", "update")
 STAGES = (*_RECORDED, "other")  # other: the rest of a step, a program's own code; they add up to the step
-_DRIFT = 0.2  # of the level, from the first third of a run to the last
-_WARMING = 0.1  # longer than its end: what gets faster by less has warmed up
-_FEWEST_TO_DRIFT = 12
 _LONGER = 1.01  # than a step its stages cannot be, but by rounding
 _READ = ["batch_index", "start_ns", *(f"{stage}_ns" for stage in _RECORDED), "end_ns", "images", "attributed"]
 
@@ -74,9 +69,9 @@ def _of_run(step_ns: np.ndarray, attributed: np.ndarray) -> Counted:
         return ALL
     before_ns, recorded_ns = step_ns[: recorded[0]], step_ns[recorded]
     if len(before_ns) >= estimates.SHORTEST_SERIES:
-        # It had warmed up, unless all that is steady before the recording took longer than what was recorded.
+        # It had warmed up, unless all that is steady before took much longer: recording makes no step shorter.
         steady_ns = before_ns[estimates.warmup(before_ns) :]
-        if np.median(steady_ns) <= _AS_STEADY * np.median(recorded_ns[len(recorded_ns) // 2 :]):
+        if np.median(steady_ns) <= 1.2 * np.median(recorded_ns[len(recorded_ns) // 2 :]):
             return ALL
     warmup = estimates.warmup(recorded_ns)
     return Counted(range(int(recorded[warmup]), len(step_ns)), warmup) if recorded[warmup] else ALL
@@ -187,8 +182,7 @@ def _series(study: Study, source: Source) -> Series:
     stages = {name: columns[f"{name}_ns"] for name in _RECORDED}
     counted = counted_steps(study, source, (rank_ns, attributed)).steps
     if of_traces:
-        # None of them is slower than another for being recorded: all are. How many images they are of is
-        # not known.
+        # None is slower than another for being recorded: all are. Their number of images is not known.
         count = rank_ns.shape[1]
         return Series(rank_ns, np.full(count, np.nan), stages, np.zeros(count, bool), counted.start, counted)
     images, recorded = columns["images"].sum(axis=0), np.any(attributed, axis=0)
@@ -279,15 +273,14 @@ def _change_of_level(steady_ns: np.ndarray) -> tuple[bool, float | None]:
 
     A level is the median of a third. It is another one from a fifth on, if the middle halves of the first and
     the last third are apart. A series warms up if each third is below the lower quartile of the one before,
-    by as much as its first third is longer than its last; None: it does not, or by little.
+    by as much as its first third is longer than its last; None: it does not, or by a tenth at most.
     """
-    third = len(steady_ns) // 3
-    if len(steady_ns) < _FEWEST_TO_DRIFT:
+    if (third := len(steady_ns) // 3) < 4:
         return False, None
     parts = steady_ns[:third], steady_ns[third:-third], steady_ns[-third:]
     (low, first, high), (lower, middle, _), (lowest, last, highest) = (
         np.percentile(part, [25, 50, 75]) for part in parts
     )
-    drifts = (low > highest or lowest > high) and abs(last / first - 1) > _DRIFT
-    falls = middle < low and last < lower and first / last - 1 > _WARMING
+    drifts = (low > highest or lowest > high) and abs(last / first - 1) > 0.2
+    falls = middle < low and last < lower and first / last - 1 > 0.1
     return bool(drifts), 100 * float(first / last - 1) if falls else None
