@@ -69,7 +69,7 @@ def _of_run(step_ns: np.ndarray, attributed: np.ndarray) -> Counted:
         return ALL
     before_ns, recorded_ns = step_ns[: recorded[0]], step_ns[recorded]
     if len(before_ns) >= estimates.SHORTEST_SERIES:
-        # It had warmed up, unless all that is steady before took much longer: recording makes no step shorter.
+        # It had warmed up, unless what is steady before took much longer: recording makes no step shorter.
         steady_ns = before_ns[estimates.warmup(before_ns) :]
         if np.median(steady_ns) <= 1.2 * np.median(recorded_ns[len(recorded_ns) // 2 :]):
             return ALL
