@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from analysis.report.render import Page
 
 _FILE = "report.html"
-_MOST_NAMED = 2  # runs that failed
 
 
 def main() -> int:
@@ -93,7 +92,7 @@ def _failed(study: Study) -> int:
     failed = study.missing
     if failed:
         what = "jobs" if {source.kind for source in study.loaded} == {"trace"} else "runs"
-        some = ", ".join(one.point for one in failed[:_MOST_NAMED]) + ", ..." * (len(failed) > _MOST_NAMED)
+        some = ", ".join(one.point for one in failed[:2]) + ", ..." * (len(failed) > 2)
         print(printable(f"{in_counts(failed, what)}; listed in the report: {some}"), file=sys.stderr)
     return EXIT_FAILED if failed else EXIT_DONE
 

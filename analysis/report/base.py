@@ -100,19 +100,13 @@ def finest_parts(frame: pd.DataFrame, before: str = "", after: str = "_ms") -> p
 
 
 class Context(Evidence):
-    """What the diagnosis reads, and several sections: by ``factors`` the page is filtered.
-
-    Attributes:
-        curves: ``series``, which tell one line against ranks from another, and the ranks per node where else
-            a line would have two points at one number of ranks.
-        unit: of sizes: ``GPU`` or ``rank``.
-        training: that is planned, as arguments of :func:`analysis.prediction.plan.plan`; empty: none.
-    """
+    """What the diagnosis reads, and several sections: by ``factors`` the page is filtered."""
 
     def __init__(self, study: Study, training: Mapping[str, Any] | None = None) -> None:
         super().__init__(study)
-        self.training = training or {}
+        self.training = training or {}  # as arguments of analysis.prediction.plan.plan
         self.unit = "rank" if study.on_cpus else "GPU"
+        # What tells one line against ranks from another; each has one point at one number of ranks.
         at = self.own.reindex(columns=[*self.series, "world_size"]).astype(str)
         repeated = at.duplicated().any() and "gpus_per_node" in self.lines
         self.curves = [*self.series, "gpus_per_node"] if repeated else self.series
@@ -184,9 +178,7 @@ def table_of(
     id: str, heading: str, measure: Callable[[Study], Answer], applies: Callable[[Context], bool]
 ) -> SectionKind:
     """The section that is the table of a measure."""
-    return SectionKind(
-        id, heading, lambda context: Section(tables=measure(context.study).tables[:1]), applies
-    )
+    return section(id, heading, applies)(lambda context: Section(tables=measure(context.study).tables[:1]))
 
 
 def chart_of(context: Context, source: Source, id: str, figure: plots.Figure, caption: str = "") -> Chart:
@@ -204,11 +196,10 @@ def line_chart(context: Context, id: str, points: pd.DataFrame, axes: lines.Axes
     encoding = encode(facts, context.by_effect(list(facts[0])))
     sizes = [name for name in ("nodes", "gpus_per_node") if name in context.factors and name in points]
     known = [{name: row[name] for name in row if row[name] is not None} for row in records(points[sizes])]
-    against_ranks = axes.x == "world_size"
-    if against_ranks:
+    if axes.x == "world_size":
         axes = replace(axes, x_title=f"{context.unit}s")
     figure = lines.lines(points.assign(sizes=pd.Series(known, points.index, dtype=object)), encoding, axes)
-    if against_ranks:
+    if axes.x == "world_size":
         _name_nodes(figure["layout"], points)
     cut = lines.CUT if figure["layout"].get("meta", {}).get("cut") else ""
     return Chart(id, figure, " ".join(filter(None, [caption(encoding), cut])))
@@ -228,13 +219,9 @@ def _name_nodes(layout: dict[str, Any], points: pd.DataFrame) -> None:
 
 
 def bar_chart(
-    id: str,
-    points: pd.DataFrame,
-    colours: dict[str, str],
-    title: str,
-    unit: str = "ms",
+    id: str, points: pd.DataFrame, colours: dict[str, str], title: str, unit: str = "ms",
     of: str = "ms per step",
-) -> Chart:
+) -> Chart:  # fmt: skip
     """Stacked bars (:func:`plots.parts`), one for each configuration, of many those on the most ranks."""
     count, some = len(points), ""
     if count > MOST_BARS:

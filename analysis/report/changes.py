@@ -24,7 +24,6 @@ MOST_BARS = 40
 _LONGER, _SHORTER = "longer in B", "shorter in B"
 _COLOURS = {"slower": VERMILLION, "faster": GREEN, "no difference": GREY, "too few runs": SKY,
             _LONGER: VERMILLION, _SHORTER: GREEN}  # fmt: skip
-_SAME = "A and B are the same {what}, so nothing can differ; compare two separate results"
 
 
 def build(a: Study, b: Study, across: Sequence[str] = ()) -> Page:
@@ -33,7 +32,8 @@ def build(a: Study, b: Study, across: Sequence[str] = ()) -> Page:
     of_traces = all(study.only_traces for study in (a, b))
     answer = compared(a, b, across)
     if not answer.tables:
-        raise UserError(_SAME.format(what="traces" if of_traces else "runs"))
+        same = "traces" if of_traces else "runs"
+        raise UserError(f"A and B are the same {same}, so nothing can differ; compare two separate results")
     change = _change(answer, b)
     a.join(b)
     return Page(
@@ -75,9 +75,8 @@ def _steps(rows: pd.DataFrame, b: Study) -> pd.DataFrame:
     """A bar a configuration; of too many those that changed most."""
     steps = rows[rows["kind"] == "step"]
     # A size that all have is no column.
-    sizes = {
-        name: {source.fields[name] for source in b.of_kind("run")} for name in ("nodes", "gpus_per_node")
-    }
+    runs = b.of_kind("run")
+    sizes = {name: {source.fields[name] for source in runs} for name in ("nodes", "gpus_per_node")}
     known = {name: steps.get(name, of.pop() if len(of) == 1 else None) for name, of in sizes.items()}
     named = records(steps.assign(**known).astype(dict.fromkeys(sizes, float)))
     unit = "rank" if b.on_cpus else "GPU"

@@ -85,9 +85,8 @@ def page(shares: pd.DataFrame, name: str) -> Page:
     known = shares.assign(label=[_label(row) for row in rows]).dropna(subset="batch")
     if len(known):
         parts = ("communication", "copies")
-        points = pd.concat(
-            [known.assign(part=part, pct=known[f"{part}_pct"]) for part in parts], ignore_index=True
-        )
+        of_parts = [known.assign(part=part, pct=known[f"{part}_pct"]) for part in parts]
+        points = pd.concat(of_parts, ignore_index=True)
         levels = [facts(row, ["label", "part"]) for row in records(points)]
         points = points.assign(facts=pd.Series(levels, dtype=object), label=points["label"] + points["part"])
         encoding = Encoding(colour="label", dash="part")

@@ -19,10 +19,6 @@ from analysis.report.base import Context, chart_of, labels_of, section, sized, t
 from analysis.report.render import Section
 from profiling.errors import UserError
 
-TOP_KERNELS = 15  # of a chart
-TABLE_KERNELS = 40  # of a run, in the table
-TOP_HOTSPOTS = 5
-ROOFLINE_KERNELS = 60  # kernels of the chart: those that take most time
 _SMALLEST, _LARGEST = 6.0, 36.0  # diameter of a kernel's point, in pixels
 _MARGIN = 2.0  # how far the roofs go beyond the kernels, as a factor
 
@@ -48,7 +44,7 @@ def top(context: Context) -> Section:
     each = rows.drop_duplicates("run")
     names = dict(zip(each["run"], labels_of(records(each), context.factors, context.unit), strict=True))
     source = _foremost(context, rows)
-    longest = rows[rows["run"] == source.id].head(TOP_KERNELS)
+    longest = rows[rows["run"] == source.id].head(15)
     bars = longest.assign(label=longest["kernel"], series=longest["class"], value=longest["ms_per_step"])
     # Those of one name stand in one bar.
     whole = bars.groupby("label")["value"].transform("sum").sort_values(ascending=False, kind="stable")
@@ -56,7 +52,7 @@ def top(context: Context) -> Section:
     colours = {str(name): plots.CLASS_COLOURS.get(str(name), plots.WHITE) for name in bars["class"].unique()}
     title = f"Top kernels: {names[source.id]}"
     figure = plots.bars(bars, colours, title, "ms per step", "%{x:.2f} ms per step")
-    shown = rows.groupby("run", sort=False).head(TABLE_KERNELS)
+    shown = rows.groupby("run", sort=False).head(40)
     shown = shown.assign(configuration=shown["run"].map(names))
     figures = columns(
         kernels.METRICS, "ms_per_step", "share_pct", "calls_per_step", "mean_us", "gflop_per_step",
@@ -87,7 +83,7 @@ def roofline(context: Context) -> Section:
     source = max(sources, key=lambda each: len(each.tables("kernels")))
     rows = context.once(_rows)
     rows = rows[rows["run"] == source.id]
-    placed = rows[rows["intensity_flop_per_byte"] > 0].head(ROOFLINE_KERNELS)
+    placed = rows[rows["intensity_flop_per_byte"] > 0].head(60)
     named_roofs = list(roofs(bounds(study, [source]).iloc[0]).items())
     if rows.empty:
         raise UserError("no profiled run has a kernel in a profiled step")
@@ -126,10 +122,8 @@ def figure(kernels: pd.DataFrame, roofs: Sequence[tuple[str, Roof]], title: str)
     span = (min([intensity.min(), *ridges]) / _MARGIN, max([intensity.max(), *ridges]) * _MARGIN)
     traces = [_roof_line(name, roof, span, number) for number, (name, roof) in enumerate(roofs)]
     largest = float(kernels["ms_per_step"].max())
-    traces += [
-        _trace(of_class, str(name), number, largest)
-        for number, (name, of_class) in enumerate(kernels.groupby("class", sort=False))
-    ]
+    classes = enumerate(kernels.groupby("class", sort=False))
+    traces += [_trace(of_class, str(name), number, largest) for number, (name, of_class) in classes]
     layout = {
         **plots.layout(title), "height": 480,
         "xaxis": {"title": plots.beside_ticks("arithmetic intensity, FLOP/byte"), **plots.LOG},
@@ -151,24 +145,21 @@ def _roof_line(name: str, roof: Roof, span: tuple[float, float], number: int) ->
 def _trace(of_class: pd.DataFrame, name: str, number: int, largest: float) -> dict[str, Any]:
     sizes = np.sqrt(of_class["ms_per_step"] / largest) * _LARGEST if largest else of_class["ms_per_step"]
     return {
-        "x": of_class["intensity_flop_per_byte"].tolist(),
-        "y": (of_class["flops_per_s"] / 1e9).tolist(),
-        "name": plots.escaped(name),
-        "mode": "markers",
+        "x": of_class["intensity_flop_per_byte"].tolist(), "y": (of_class["flops_per_s"] / 1e9).tolist(),
+        "name": plots.escaped(name), "mode": "markers",
         "hovertext": [plots.escaped(text) for text in of_class["hint"]],
         "hovertemplate": "%{hovertext}<br>%{x:.3g} FLOP/byte, %{y:.4g} GFLOP/s<extra></extra>",
         "marker": {
+            **plots.outlined(plots.CLASS_COLOURS.get(name, plots.WHITE)), "opacity": 0.8,
             "size": np.maximum(sizes, _SMALLEST).tolist(),
-            **plots.outlined(plots.CLASS_COLOURS.get(name, plots.WHITE)),
             "symbol": plots.SYMBOLS[number % len(plots.SYMBOLS)],
-            "opacity": 0.8,
         },
-    }
+    }  # fmt: skip
 
 
 HOTSPOTS = table_of(
     "hotspots", "Why are the hottest kernels slow?",
-    lambda study: hotspots.hotspots(study, top=TOP_HOTSPOTS),
+    lambda study: hotspots.hotspots(study, top=5),
     lambda context: any(source.fields["profile"] in TOOLS for source in context.study.of_kind("run")),
 )  # fmt: skip
 UTILIZATION = table_of(

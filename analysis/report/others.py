@@ -19,7 +19,6 @@ from analysis.report import base
 from analysis.report.base import Context, section
 from analysis.report.render import Chart, Section
 
-_MOST_SHARES = 4  # of a job's step
 # Codes of findings on one job, which :func:`unlike_jobs` says of each.
 OF_EACH_JOB = ("traced_step_takes", "longest_collective", "one_step", "profiles_missing")
 OF_JOBS = (
@@ -47,7 +46,7 @@ def _of_job(context: Context, source: Source, row: Mapping[str, Any]) -> dict[st
     there = len(source.job.ranks) if source.job else 1
     return {
         "run": source.id, "ranks": f"{there} of {source.ranks}", "step_ms": row["wall_ms"],
-        "parts": "; ".join(in_words(shares)[:_MOST_SHARES]),
+        "parts": "; ".join(in_words(shares)[:4]),
         "advice": words[0] if words else None,
     }  # fmt: skip
 
@@ -61,9 +60,6 @@ def scaling(context: Context) -> Section:
     figure = plots.parts(bars, plots.PART_COLOURS, "Parts of a step", names=base.NAMES)
     parts = traced.tables(context.once(traced.jobs, context.study))
     return Section("", [Chart("traced-scaling", figure)], parts)
-
-
-_BY_WHOLE_TIME = "From the duration of the whole application, startup included."
 
 
 def known(context: Context, column: str) -> pd.DataFrame:
@@ -83,7 +79,8 @@ def published(context: Context) -> Section:
     fields = [name for name in varied(rows) if name not in ("nodes", "world_size")]
     points = base.with_lines(base.labelled(rows, fields, context.facts_of_lines(fields)), "world_size")
     chart = base.line_chart(context, "published", points, EFFICIENCY)
-    return Section(_BY_WHOLE_TIME, [chart], scaled.tables(rows))
+    text = "From the duration of the whole application, startup included."
+    return Section(text, [chart], scaled.tables(rows))
 
 
 @section("kernel-tables", "The kernel tables", lambda context: len(known(context, "tables")) > 0)

@@ -25,7 +25,6 @@ from analysis.report.render import Chart, Section, facts
 from jobs.run_fields import own_names
 
 _COLOURS = {"saved": DARK_GREY, "not_saved": WHITE}
-_MOST_WHAT_IFS = 3  # of the chart; the table has all
 # What-ifs as the opening calls them, without how to set them.
 _WHAT_IFS = {
     one["what_if"]: one["words"].partition(" (")[0] for one in WORDS["advice"].values() if "what_if" in one
@@ -111,17 +110,15 @@ def _points(
     repeated, nodes = measured.duplicated("world_size"), measured["nodes"].astype(str)
     measured["label"] = ("measured on " + nodes + " nodes").where(repeated, "measured")
     of = rows[rows["of"] == shown["of"]]
-    best = of[of["gain_pct"] > 0].groupby("what_if")["gain_pct"].max().nlargest(_MOST_WHAT_IFS)
+    best = of[of["gain_pct"] > 0].groupby("what_if")["gain_pct"].max().nlargest(3)
     of = of[of["what_if"].isin(["", *best.index])]
     words = of["what_if"].str.partition("=")[0].map(_WHAT_IFS).fillna(of["what_if"])
     labels = ("with " + words).where(of["what_if"] != "", of["predicted_by"].map(_NAMES))
     columns = ["world_size", "images_per_s", "images_per_s_low", "images_per_s_high"]
-    frames = [
-        one[columns].astype(float).assign(label=one["label"]) for one in (measured, of.assign(label=labels))
-    ]
+    kinds = {**dict.fromkeys(columns, float), "label": object}
+    frames = [one[[*kinds]].astype(kinds) for one in (measured, of.assign(label=labels))]
     points = pd.concat(frames, ignore_index=True)
-    levels = pd.Series([{"label": label, **of_lines} for label in points["label"]], dtype=object)
-    return points.assign(facts=levels)
+    return points.assign(facts=[{"label": label, **of_lines} for label in points["label"]])
 
 
 def _is_of(row: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:

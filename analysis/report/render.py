@@ -20,8 +20,6 @@ from analysis.display.plots import ON_DARK
 
 MOST_RANKS = 32  # of a table by rank; a longer one is a file to download
 _PAGE = Path(__file__).parent / "page"
-# In the order in which the page runs them.
-_SCRIPTS = ("filters", "tables", "charts", "drawing", "sections", "start")
 
 
 @dataclass(frozen=True)
@@ -131,18 +129,15 @@ def render(page: Page) -> str:
         return known.setdefault(script_json(levels), len(known)) if levels else ""
 
     charts = [chart for section in page.sections for chart in section.charts]
+    scripts = ("filters", "tables", "charts", "drawing", "sections", "start")  # as the page runs them
     return environment.get_template("report.html.j2").render(
-        page=page,
+        page=page, plotly=_plotly(),
         css=(_PAGE / "style.css").read_text(encoding="utf-8"),
-        scripts=[(_PAGE / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS],
-        plotly=_plotly(),
+        scripts=[(_PAGE / f"{name}.js").read_text(encoding="utf-8") for name in scripts],
         numbers={chart.id: number for number, chart in enumerate(charts)},
         figures=_packed("\n".join(script_json(chart.figure) for chart in charts)),
-        number=number,
-        facts=known,
-        most_ranks=MOST_RANKS,
-        colours_on_dark=ON_DARK,
-    )
+        number=number, facts=known, most_ranks=MOST_RANKS, colours_on_dark=ON_DARK,
+    )  # fmt: skip
 
 
 def facts(row: Mapping[str, Any], factors: Sequence[str]) -> dict[str, Any]:

@@ -22,20 +22,15 @@ from analysis.report import base
 from analysis.report.base import Context, section
 from analysis.report.render import Chart, Section
 
-_IDEAL = "Dotted: ideal scaling from the baseline. Error bars: 95 % confidence intervals over runs."
 _GROWTH = (
     "Growth of each part of a profiled step, in percentage points of efficiency; negative: it shrank. "
     "Waiting for a rank counts with what made it late: data, host or copies."
 )
-_STAGES = "Medians, without warmup. Backward includes the exchange of gradients."
-_PARTS = "Mean of profiled steps over ranks and runs. Of two things at once the first in the legend counts."
 _GROWTH_OF_STAGES = "Growth of each stage of a step, in percentage points of efficiency; negative: it shrank."
 _STAGE_COLOURS = {**plots.STAGE_COLOURS, LATE_RANKS: plots.CONCEPTS["wait"]}
 _LOSS_COLOURS = {**plots.PART_COLOURS, "unattributed": plots.CONCEPTS["unattributed"]}
 MOST_RANKS = 128  # that a chart has a bar for: of more, those that communicate longest and shortest
-_RANK_PLACES = 3  # of a millisecond
 _LEAST_FACTORS = 2  # of which the section speaks
-_EFFECT_COLOURS = {"main effect": DARK_GREY, "interaction": PALE_GREY}
 
 
 def _ran(context: Context) -> bool:
@@ -51,13 +46,12 @@ def scaling(context: Context) -> Section:
     """Throughput and efficiency against ranks."""
     own = context.own
     points = points_against_ranks(own, context.curves)
-    charts = [
-        base.line_chart(context, "throughput", points, THROUGHPUT),
-        base.line_chart(context, "efficiency", points, EFFICIENCY),
-    ]
+    axes = {"throughput": THROUGHPUT, "efficiency": EFFICIENCY}
+    charts = [base.line_chart(context, name, points, of) for name, of in axes.items()]
     if (own["world_size"] == own["base_world_size"]).all():
         return Section(charts=charts[:1] if own["images_per_s"].notna().any() else [])
-    return Section(_IDEAL, charts)
+    text = "Dotted: ideal scaling from the baseline. Error bars: 95 % confidence intervals over runs."
+    return Section(text, charts)
 
 
 def points_against_ranks(own: pd.DataFrame, series: Sequence[str]) -> pd.DataFrame:
@@ -96,9 +90,8 @@ def loss(context: Context) -> Section:
         rows = rows.dropna(subset="loss_unattributed_pct")
         # As in the opening: waits count with what caused them. Where it has stages, as parts explain too
         # little, the bar has the parts and what they do not explain.
-        parts = base.finest_parts(rows, "loss_", "_pct").assign(
-            unattributed_pct=rows["loss_unattributed_pct"]
-        )
+        parts = base.finest_parts(rows, "loss_", "_pct")
+        parts["unattributed_pct"] = rows["loss_unattributed_pct"]
         costs = [of_loss(divided_loss(row), None, row["world_size"]) for row in records(rows)]
         divided = pd.DataFrame([one if LATE_RANKS not in one else {} for one in costs], rows.index)
         parts.update(divided.add_suffix("_pct"))
@@ -124,7 +117,8 @@ def stages(context: Context) -> Section:
     chart = base.bar_chart("stages", bars, plots.STAGE_COLOURS, "Stages of a step")
     means = [f"mean_{name}_ms" for name in plots.STAGE_COLOURS]
     shown = columns((CONFIGURATION, *figures.METRICS), "configuration", *means)
-    return Section(_STAGES, [chart], [Part("", rows, shown)])
+    text = "Medians, without warmup. Backward includes the exchange of gradients."
+    return Section(text, [chart], [Part("", rows, shown)])
 
 
 @section("anatomy", "Where does the time of a step go?", _ran_or_traced)
@@ -132,13 +126,13 @@ def anatomy_section(context: Context) -> Section:
     """Where it goes, by what runs: parts that add up."""
     answer = anatomy.anatomy(context.study)
     figures = [f"{name}_ms" for name in plots.PART_COLOURS]
-    bars = base.by_configuration(
-        base.finest_parts(pd.DataFrame(answer.rows)), figures, context.factors, context.unit
-    )
+    rows = base.finest_parts(pd.DataFrame(answer.rows))
+    bars = base.by_configuration(rows, figures, context.factors, context.unit)
     chart = base.bar_chart("anatomy", bars, plots.PART_COLOURS, "Anatomy of a step")
     by_rank = chart_by_rank(context)
     charts = [one for one in (chart if len(bars) > 1 or not by_rank else None, by_rank) if one]
-    return Section(_PARTS, charts, answer.tables)
+    text = "Mean of profiled steps over ranks and runs. Of two things at once the first in the legend counts."
+    return Section(text, charts, answer.tables)
 
 
 def chart_by_rank(context: Context) -> Chart | None:
@@ -155,7 +149,7 @@ def chart_by_rank(context: Context) -> Chart | None:
     traces_of_parts = [
         {
             "type": "bar", "name": name, "marker": plots.outlined(colour),
-            "x": ranks["rank"].astype(str).tolist(), "y": ranks[f"{part}_ms"].round(_RANK_PLACES).tolist(),
+            "x": ranks["rank"].astype(str).tolist(), "y": ranks[f"{part}_ms"].round(3).tolist(),
             "hovertemplate": f"rank %{{x}}<br>{name}: %{{y:.1f}} ms per step<extra></extra>",
         }
         for part, colour in plots.PART_COLOURS.items()
@@ -186,16 +180,14 @@ def factors_section(context: Context) -> Section:
     what, _ = context.once(factors.responses, context.study)
     rows = context.once(base.effects)
     known = rows[rows["omega_squared"].notna()]
-    charts = [Chart("factors", effect_bars(known, what))] if len(known) else []
+    charts = []
+    if len(known):
+        series = np.where(known["factor"].str.contains(" x "), "interaction", "main effect")
+        bars = known.assign(label=known["factor"], series=series, value=known["omega_squared"].astype(float))
+        of = (f"What explains {what}", "omega squared", "%{x:.3f} of the variance")
+        colours = {"main effect": DARK_GREY, "interaction": PALE_GREY}
+        charts.append(Chart("factors", plots.bars(bars, colours, *of)))
     return Section("", charts, Answer(rows, factors.METRICS).tables)
-
-
-def effect_bars(rows: pd.DataFrame, what: str) -> plots.Figure:
-    """Omega squared of each factor and pair as a bar; ``rows``: those in which it is known, largest first."""
-    series = np.where(rows["factor"].str.contains(" x "), "interaction", "main effect")
-    bars = rows.assign(label=rows["factor"], series=series, value=rows["omega_squared"].astype(float))
-    title = f"What explains {what}"
-    return plots.bars(bars, _EFFECT_COLOURS, title, "omega squared", "%{x:.3f} of the variance")
 
 
 BATCHES = base.table_of("batches", "How steady is a step?", anatomy.batches, _ran_or_traced)

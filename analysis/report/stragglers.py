@@ -4,8 +4,6 @@ Map and table have the same size for a hundred ranks and for thousands: they hav
 also the extremes.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 
@@ -17,11 +15,8 @@ from analysis.measures.lateness import BY_COLLECTIVES, LATE_SHARE, Lateness
 from analysis.report.base import Context, bare, chart_of, section, sized
 from analysis.report.render import Section
 
-_DIVERGING = [[0.0, BLUE], [0.5, WHITE], [1.0, ORANGE]]  # distinct in any colour vision
-_FEW_COLUMNS = 5
 MOST_COLUMNS = 100  # of a heat map: of more steps, neighbours share one, by their median
 MOST_ROWS = 64  # ranks of a heat map
-_SIGN = "Above 0: the other ranks waited for this one; below 0: it waited."
 
 
 @section("stragglers", "Are there stragglers?", lambda context: context.once(widest) is not None)
@@ -36,60 +31,45 @@ def stragglers_section(context: Context) -> Section:
         run = min(found.lateness, key=lambda run: found.lateness[run].measured_from != BY_COLLECTIVES)
     (source,) = (source for source in context.study.sources if source.id == run)
     ranks = found.rows[found.rows["run"] == run]
-    some = f"The {MOST_ROWS} ranks that were latest in a step." if source.ranks > MOST_ROWS else ""
-    chart = chart_of(context, source, "lateness", _figure(source, found.lateness[run]), some)
+    charts = []
+    if len(found.lateness[run].steps) > 1:  # of one it would be a column, which the table has in figures
+        some = f"The {MOST_ROWS} ranks that were latest in a step." if source.ranks > MOST_ROWS else ""
+        charts.append(chart_of(context, source, "lateness", _figure(source, found.lateness[run]), some))
     name = sized(source.fields, context.factors, context.unit)
-    # A map of one step is a column, which the table has in figures.
-    charts = [chart] if len(found.lateness[run].steps) > 1 else []
-    return Section(f"{name}. {_SIGN}", charts, bare(stragglers.of_ranks(ranks)))
+    text = f"{name}. Above 0: the other ranks waited for this one; below 0: it waited."
+    return Section(text, charts, bare(stragglers.of_ranks(ranks)))
 
 
 def _figure(source: Source, lateness: Lateness) -> Figure:
-    steps, late_ms = narrowed(lateness.steps, lateness.late_ns / 1e6)
+    """The heat map, rank 0 on top."""
+    size = -(-len(lateness.steps) // MOST_COLUMNS)
+    steps = lateness.steps[::size].tolist()
+    late = pd.DataFrame(lateness.late_ns.T / 1e6).groupby(np.arange(len(lateness.steps)) // size).median()
+    late_ms = late.to_numpy().T
     nodes = source.hosts
     several = len(set(nodes)) > 1
-    names = [f"{rank} ({node})" if several else str(rank) for rank, node in enumerate(nodes)]
-    shared = "" if len(steps) == len(lateness.steps) else ", medians of neighbours"
     # Twice what counts as late is the least that has full colour: noise of a steady run stays pale.
     full = max(2 * LATE_SHARE * lateness.step_ns / 1e6, float(np.percentile(np.abs(late_ms), 99)))
     rows = latest(late_ms)
-    shown = [names[rank] for rank in rows]
-    return heat_map(late_ms[rows], steps.tolist(), shown, f"Lateness of ranks{shared}", full)
+    values = [
+        [float(f"{value:.3g}") if np.isfinite(value) else None for value in late_ms[row]] for row in rows
+    ]
+    trace = {
+        "type": "heatmap", "x": steps, "z": values, "zmin": -full, "zmax": full,
+        "y": [escaped(f"{rank} ({nodes[rank]})" if several else str(rank)) for rank in rows],
+        "colorscale": [[0.0, BLUE], [0.5, WHITE], [1.0, ORANGE]],  # distinct in any colour vision
+        "colorbar": {"title": {"text": "ms"}, "thickness": 12},
+        "hovertemplate": "rank %{y}, step %{x}: %{z} ms<extra></extra>",
+    }  # fmt: skip
+    few = {"tickvals": steps} if len(steps) <= 5 else {}  # plotly's own would be fractions of a step
+    whole = {
+        **layout(f"Lateness of ranks{', medians of neighbours' * (size > 1)}"),
+        "height": 152 + 12 * max(len(rows), 8), "xaxis": {"title": beside_ticks("step"), **few},
+        "yaxis": {"automargin": True, "autorange": "reversed", "title": {"text": "rank"}, "type": "category"},
+    }  # fmt: skip
+    return {"data": [trace], "layout": whole}
 
 
 def latest(late_ms: np.ndarray) -> np.ndarray:
     """The ranks that have a row of the map, those that were latest in a step; ``late_ms``: (ranks, steps)."""
     return np.sort(np.argsort(-late_ms.max(axis=1), kind="stable")[:MOST_ROWS])
-
-
-def narrowed(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Values (ranks, steps) in :data:`MOST_COLUMNS` or less: medians of neighbours, by their first."""
-    size = -(-len(steps) // MOST_COLUMNS)
-    medians = pd.DataFrame(values.T).groupby(np.arange(len(steps)) // size).median()
-    return steps[::size], medians.to_numpy().T
-
-
-def heat_map(
-    values: np.ndarray, steps: Sequence[int], names: Sequence[str], title: str, full: float
-) -> Figure:
-    """Values around 0, in ms, (ranks, steps), rank 0 on top; ``full``: the value of full colour."""
-    trace = {
-        "type": "heatmap",
-        "z": [[float(f"{value:.3g}") if np.isfinite(value) else None for value in row] for row in values],
-        "x": list(steps),
-        "y": [escaped(name) for name in names],
-        "zmin": -full,
-        "zmax": full,
-        "colorscale": _DIVERGING,
-        "colorbar": {"title": {"text": "ms"}, "thickness": 12},
-        "hovertemplate": "rank %{y}, step %{x}: %{z} ms<extra></extra>",
-    }
-    whole = layout(title)
-    whole |= {
-        "height": 152 + 12 * max(len(names), 8),
-        "xaxis": {"title": beside_ticks("step")},
-        "yaxis": {"automargin": True, "autorange": "reversed", "title": {"text": "rank"}, "type": "category"},
-    }
-    if len(steps) <= _FEW_COLUMNS:
-        whole["xaxis"]["tickvals"] = list(steps)  # plotly's own would be fractions of a step
-    return {"data": [trace], "layout": whole}

@@ -60,10 +60,8 @@ def _layers(rows: pd.DataFrame) -> Drawn:
     label = rows["layer"] + " of " + rows["input"]
     yield "time", "Time by layer", "ms", _passes(rows, label)
     yield "memory", "Memory by layer", "MiB", _peaks(rows, label, "retained_memory_bytes", "retained")
-    power = _stacked(
-        label, {"idle": rows["idle_power_w"], "above idle": rows["power_w"] - rows["idle_power_w"]}
-    )
-    yield "power", "Power by layer", "W", power
+    parts = {"idle": rows["idle_power_w"], "above idle": rows["power_w"] - rows["idle_power_w"]}
+    yield "power", "Power by layer", "W", _stacked(label, parts)
 
 
 def _order(rows: pd.DataFrame) -> Drawn:
