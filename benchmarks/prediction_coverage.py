@@ -117,7 +117,7 @@ def one_case(kind: str, strong: bool, seed: int) -> Iterable[dict[str, Any]]:
     said = {(row["predicted_by"], row["world_size"]): row for row in records(frame) if not row["backtest"]}
     for ranks in wanted:
         true = truth_ms(cluster, ranks)
-        for method in (CURVE,) if strong else (CURVE, SIMULATION):
+        for method in (CURVE, SIMULATION):
             row = said.get((method, ranks))
             base = {"kind": kind, "strong": strong, "method": method, "times": ranks // sizes[-1],
                     "points": points, "runs": runs, "noise": noise, "refused": row is None}  # fmt: skip

@@ -249,5 +249,4 @@ def judged(frame: pd.DataFrame) -> pd.DataFrame:
         return "" if further_off > _ALIKE_PCT else SIMULATION
 
     better = frame["of"].map({of: method(rows) for of, rows in frame.groupby("of")})
-    alone = (frame["scaling"] == "strong") & (frame["what_if"] != "")  # the curve knows no changes
-    return frame.assign(believed=alone | (better == "") | (better == frame["predicted_by"]))
+    return frame.assign(believed=(better == "") | (better == frame["predicted_by"]))

@@ -11,7 +11,9 @@ The step is that of the largest traced point; the cost of an allreduce is fitted
 The difference between the simulated and the measured step of the largest point is kept. Backtests predict
 each point from those with fewer ranks; by how much they miss, ranges beyond are wider for every doubling.
 
-Under strong scaling, where computation depends on the ranks, what-ifs are of the largest point only.
+Under strong scaling the computation of a rank (without loading and waiting for gradients) on b images takes f
++ w b with f, w >= 0, fitted by least squares of relative errors to the traced points and the one-rank point.
+The size of gradients does not depend on the batch.
 
 What-ifs, each next to the plain prediction, or several with "+" (``fp16-gradients+network=2x``):
 
@@ -22,10 +24,11 @@ What-ifs, each next to the plain prediction, or several with "+" (``fp16-gradien
     no-loader         nothing waits for the next batch
 """
 
+import itertools
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -34,7 +37,7 @@ import pandas as pd
 
 from analysis.display.output import parse_list
 from analysis.prediction import allreduce, configurations
-from analysis.prediction.allreduce import RESAMPLES, Cost, Layout
+from analysis.prediction.allreduce import RESAMPLES, Cost, Layout, nonnegative
 from analysis.prediction.configurations import Configuration
 from analysis.prediction.traced_step import WIRE_BYTES, Step, Traced
 from analysis.statistics import estimates
@@ -67,6 +70,9 @@ class Model:
     stragglers: bool = True
     loader: bool = True
     scatter: float = 0.0  # between runs (relative standard deviation)
+    # Computation relative to that of ``step``, for another batch size; with resamples.
+    shorter: np.ndarray = field(default_factory=lambda: np.ones(1))
+    late_shorter: bool = True  # whether lateness changes by the same factor
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ def simulate(model: Model, layout: Layout, seed: int = 0) -> Simulated:
     step, ranks = model.step, layout.ranks
     ready, sizes = buckets(step, model.bucket_mb) if ranks > 1 else (np.array([]), np.array([]))
     drawn = np.random.default_rng(seed).standard_normal(RESAMPLES)
-    pace = np.concatenate([[1.0], np.exp(model.scatter * drawn)])
+    pace = np.concatenate([[1.0], np.exp(model.scatter * drawn)]) * model.shorter
     done = np.zeros(1)
     for instant, elements in zip(ready, sizes, strict=True):
         lasts = model.cost.allreduce_ns(float(elements) * model.bytes_per_element, layout)
@@ -110,6 +116,7 @@ def simulate(model: Model, layout: Layout, seed: int = 0) -> Simulated:
     spared = 0 if model.loader else step.waits_share
     local = step.forward_ns + step.backward_ns + step.tail_ns + step.load_ns * (1 - spared)
     late = _late_ns(step, ranks if model.stragglers else 0, spared)
+    late = late * (model.shorter if model.late_shorter else 1)
     return Simulated(local * pace + late + exposed, exposed, len(ready))
 
 
@@ -223,6 +230,9 @@ def _changes(what_if: str) -> list[tuple[str, float]]:
 
 # --- what predicts a configuration --------------------------------------------------------------------
 
+# f and w of this file's docstring: (2, 1 + resamples), ns.
+Computing = np.ndarray
+
 
 @dataclass(frozen=True)
 class Basis:
@@ -233,6 +243,7 @@ class Basis:
     points: tuple[pd.Series, ...]  # the measured points; the last one is the largest
     traced: pd.Series  # the point among them whose step is replayed
     links: int  # the most nodes of a traced point; 1: links between nodes were not traced
+    computing: tuple[Computing, ...]  # f and w, in strong scaling; all that are possible, the best first
     exposed_share: float  # of the traced step
     missed: float = 0.0  # by how much (logarithm) measured points were outside their range, a doubling
 
@@ -263,8 +274,7 @@ def simulations(
         data = {"what": what, "lacks": lacks}
         return Finding("not_simulated", configuration=configuration.name or None, data=data)
 
-    ahead = not configuration.strong
-    for place in range(1, len(configuration.points) if ahead else 1):
+    for place in range(1, len(configuration.points)):
         basis, point = basis_of(configuration, place, steps, missed), configuration.points[place]
         if isinstance(basis, Basis) and basis.has_links(layout_of(point)):
             row = _row(basis, layout_of(point))
@@ -273,22 +283,20 @@ def simulations(
                 # A new straggler is no cost that grows.
                 missed = max(missed, _missed(row, point, basis))
     basis = basis_of(configuration, len(configuration.points), steps, missed)
-    if not ahead and isinstance(steps[-1], str):
-        basis = steps[-1]
     if not isinstance(basis, Basis):
         return answer, [not_simulated("step", basis)]
-    for point, step in zip(basis.points[:-1] if ahead else (), steps, strict=False):
+    for point, step in zip(basis.points[:-1], steps, strict=False):
         if not basis.late or _late(step) == basis.late:
             missed = max(missed, _missed(_row(basis, layout_of(point)), point, basis))
     basis = replace(basis, missed=missed)
     findings: list[Finding] = []
     at = basis.traced["step_ns"]
-    seen_ns = float(simulate(basis.models[0], layout_of(basis.traced), estimates.SEED).exposed_ns[0])
+    seen_ns = float(_simulated(basis, basis.models[0], layout_of(basis.traced)).exposed_ns[0])
     unlike = abs(basis.exposed_share * at - seen_ns) > _MOST_UNLIKE_SHARE * at
     near, too_far = configuration.within_reach(targets)
     # Changes are simulated on the measured ranks, too: nothing is extrapolated there.
     here = layout_of(configuration.points[-1])
-    for layout in (here, *map(configuration.layout, near if ahead else ())):
+    for layout in (here, *map(configuration.layout, near)):
         plain = _row(basis, layout)
         lacks = "" if basis.has_links(layout) else configurations.LINKS
         if layout is not here:
@@ -326,9 +334,52 @@ def basis_of(
         return "no allreduces of known size on all ranks"
     of = configuration.points[-1]
     model = Model(largest.step, costs[0], WIRE_BYTES[of["grad"]], of["bucket_mb"], scatter=scatter)
-    models = tuple(replace(model, cost=cost) for cost in costs)
+    own: tuple[Computing, ...] = ()
+    if configuration.strong:
+        traced_steps = [step.step if isinstance(step, Traced) else None for step in steps[:count]]
+        # Difference between the measured and the simulated step.
+        lacking = [
+            0.0
+            if step is None
+            else point["step_ns"] - float(simulate(replace(model, step=step), layout_of(point)).step_ns[0])
+            for point, step in zip(points, traced_steps, strict=True)
+        ]
+        fits = [computing(points, traced_steps, missing, scatter) for missing in (lacking, [0.0] * count)]
+        own = tuple(each for each in fits if each is not None)
+        if not own:
+            return "one batch size per rank"
+    # Lateness may shrink with the batch or not.
+    late = (True, False) if configuration.strong else (True,)
+    models = tuple(replace(model, cost=cost, late_shorter=shorter) for cost in costs for shorter in late)
     links = int(max(seen.nodes, default=1))
-    return Basis(configuration, models, points, point, links, largest.exposed_share, missed)
+    return Basis(configuration, models, points, point, links, own, largest.exposed_share, missed)
+
+
+def computing(
+    points: Sequence[pd.Series], steps: Sequence[Step | None], lacking: Sequence[float], scatter: float
+) -> Computing | None:
+    """f and w of this file's docstring; None: fewer than two sizes of a rank's batch are known.
+
+    ``lacking``: of each point, ns to add to its traced step, whose difference to the measured one may be the
+    computation's, or not.
+    """
+    timings = []
+    for point, step, more in zip(points, steps, lacking, strict=True):
+        if step is not None:
+            own = step.forward_ns + step.backward_ns + step.tail_ns
+        elif point["world_size"] == 1:
+            loads = [series.rank_stages["load"][:, series.steady].ravel() for _, series in point["timed"]]
+            own = point["step_ns"] - float(np.median(np.concatenate(loads)))
+        else:
+            continue
+        timings.append((float(point["batch"]), own + more))
+    if len({batch for batch, _ in timings}) < 2:
+        return None
+    batches, took = (np.array(column) for column in zip(*timings, strict=True))
+    drawn = np.random.default_rng(estimates.SEED).standard_normal((RESAMPLES, len(took)))
+    factors = np.concatenate([np.ones((1, len(took))), np.exp(scatter * drawn)])
+    design = np.stack([np.ones(len(took)), batches]) / took
+    return nonnegative(design, np.ones_like(factors), factors, {})
 
 
 def layout_of(point: pd.Series) -> Layout:
@@ -345,21 +396,25 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
     drawn = np.random.default_rng(point["draw_seed"]).standard_normal(RESAMPLES)
     scattered = np.exp(np.concatenate([[0.0], configurations.error_of(point, configuration.points) * drawn]))
     measured, batches = point["step_ns"] * scattered, []
-    for plain, changed in zip(basis.models, models or basis.models, strict=True):
-        before = simulate(plain, layout_of(point), estimates.SEED).step_ns
-        after = simulate(changed, layout, estimates.SEED)
-        batches.append((np.maximum(measured + after.step_ns - before, 0.01 * measured), after))
+    pairs = zip(basis.models, models or basis.models, strict=True)
+    for (plain, changed), own in itertools.product(pairs, basis.computing or (None,)):
+        before = _simulated(basis, plain, layout_of(point), own).step_ns
+        after = _simulated(basis, changed, layout, own)
+        ratio, more = after.step_ns / before, after.step_ns - before
+        grown = measured * ratio if configuration.strong else measured + more
+        batches.append((np.maximum(grown, 0.01 * measured), after))
     (best, step), *_ = batches
     intervals = [estimates.interval(batch[1:]) for batch, _ in batches]
     wider = float(np.exp(basis.missed * configurations.doublings(point["world_size"], ranks)))
     low, high = min(low for low, _ in intervals) / wider, max(high for _, high in intervals) * wider
     # The rate is of the mean step, the prediction of the median: by their ratio on the largest point.
-    images = point["images_per_s"] * point["step_ns"] / 1e9 * ranks / point["world_size"]
+    times = 1 if configuration.strong else ranks / point["world_size"]
+    images = point["images_per_s"] * point["step_ns"] / 1e9 * times
     cost = (models or basis.models)[0].cost
     alpha, per_byte = cost.slowest(layout)
     inside, inside_per_byte = cost.slowest(Layout(ranks))
     levels = len(cost.form.messages) > 1 and layout.nodes > 1
-    seen = simulate(basis.models[0], layout_of(basis.traced), estimates.SEED)
+    seen = _simulated(basis, basis.models[0], layout_of(basis.traced))
     return configurations.prediction(
         SIMULATION, ranks, images, (float(best[0]) / 1e9, low / 1e9, high / 1e9),
         [point["world_size"] for point in basis.points],
@@ -377,6 +432,16 @@ def _row(basis: Basis, layout: Layout, models: Sequence[Model] = ()) -> dict[str
         alpha_in_node_us=inside / 1e3 if levels else None,
         beta_in_node_gb_per_s=1 / inside_per_byte if levels and inside_per_byte else None,
     )  # fmt: skip
+
+
+def _simulated(basis: Basis, model: Model, layout: Layout, own: Computing | None = None) -> Simulated:
+    """A step of a layout; ``own``: of the computation, by default the best fit."""
+    if basis.computing:
+        terms = basis.computing[0] if own is None else own
+        batch = basis.configuration.images(layout.ranks) / layout.ranks
+        now, then = (np.array([1.0, of]) @ terms for of in (batch, float(basis.traced["batch"])))
+        model = replace(model, shorter=now / then)
+    return simulate(model, layout, estimates.SEED)
 
 
 def _missed(row: dict[str, Any], point: pd.Series, basis: Basis) -> float:

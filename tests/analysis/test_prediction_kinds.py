@@ -84,9 +84,10 @@ def test_a_rank_that_is_always_late_is_one_of_however_many():
     assert missed["error_pct"] > 10
 
 
-def test_a_step_that_misses_something_says_so_and_keeps_what_it_misses():
+@pytest.mark.parametrize("strong", [False, True])
+def test_a_step_that_misses_something_says_so_and_keeps_what_it_misses(strong):
     """One rank tells all that a batch takes, a traced step only what it shows."""
-    cluster = Cluster(links("ring", (20.0,), (8.0,)), **QUIET)
+    cluster = Cluster(links("ring", (20.0,), (8.0,)), strong=strong, **QUIET)
 
     def shorter(steps):
         return [replace(one, step=replace(one.step, tail_ns=one.step.tail_ns - 3e6)) for one in steps]
@@ -140,11 +141,8 @@ def test_which_method_is_preferred_depends_on_the_backtests(curve_pct, simulatio
     assert set(rows.loc[rows["believed"], "predicted_by"]) == preferred
 
 
-def test_strong_scaling_has_what_ifs_of_the_largest_point_only():
-    cluster, what_ifs = Cluster(RING, strong=True, **QUIET), ["network=2x"]
-    made, _, _ = predicted(cluster, (2, 4), [8], what_ifs)
-    assert [key for key in made if key[0] == SIMULATION] == [(SIMULATION, 4, "network=2x")]
-    assert made[SIMULATION, 4, "network=2x"]["believed"] and made[CURVE, 8, ""]["believed"]
-    made, _, findings = predicted(cluster, (2, 4), [8], what_ifs, lambda steps: [steps[0], "no profiled run"])
+def test_one_batch_of_a_rank_does_not_tell_how_long_a_smaller_one_takes():
+    cluster = Cluster(RING, strong=True, **QUIET)
+    made, _, findings = predicted(cluster, (2, 4), [8], steps_of=lambda steps: ["no profiled run", steps[1]])
     assert not any(method == SIMULATION for method, _, _ in made)
-    assert {"what": "step", "lacks": "no profiled run"} in [one.data for one in findings]
+    assert {"what": "step", "lacks": "one batch size per rank"} in [one.data for one in findings]

@@ -115,14 +115,20 @@ def test_the_planted_network_is_found_and_more_ranks_are_as_by_hand(tmp_path):
     assert row["fit_error_pct"] == pytest.approx(0, abs=1e-5)  # times are since 1970
 
 
-def test_changes_of_strong_scaling_are_simulated_on_the_measured_ranks(tmp_path):
+def test_strong_scaling_is_replayed_with_smaller_batches(tmp_path):
+    """Computing takes as long whatever the batch, as planted: none of it is saved."""
     for ranks in (1, 2, 4):
         for profile in ("none", "torch"):
             plant(tmp_path, ranks, profile, batch=64 // ranks)
     write_sweep_record(tmp_path)
-    (made,) = simulated(tmp_path, "--ranks", "8", "--what-if", "no-loader")
-    ms = step_ms(4) - LOAD
-    figures = {"step_ms": ms, "images_per_s": 64e3 / ms, "scaling_efficiency_pct": 100 * ALONE_MS / ms / 4}
+    tested, made = simulated(tmp_path, "--ranks", "8")
+    assert {(row["scaling"], row["backtest"]) for row in (tested, made)} == {
+        ("strong", True),
+        ("strong", False),
+    }
+    assert (tested["world_size"], tested["error_pct"]) == (4, pytest.approx(0, abs=0.5))
+    ms = step_ms(8)
+    figures = {"step_ms": ms, "images_per_s": 64e3 / ms, "scaling_efficiency_pct": 100 * ALONE_MS / ms / 8}
     assert {name: made[name] for name in figures} == pytest.approx(figures, rel=5e-3)
 
 
