@@ -277,10 +277,8 @@ def activities(
 ) -> Answer:
     """The activities of each run, or of a file, as nvprof prints them; or their shares.
 
-    Args:
-        shares: of communication and copies, by number of GPUs and batch size.
-        field: of logs, see :func:`fields_of_logs`.
-        top: so many rows of each type.
+    ``shares``: of communication and copies, by number of GPUs and batch size; ``field``: of logs, see
+    :func:`fields_of_logs`; ``top``: so many rows of each type.
     """
     printed = printed_shares(study.path) if shares and study.path.is_file() else None
     if printed is None:
@@ -368,10 +366,8 @@ def sums_of_tools(
 ) -> dict[str, pd.DataFrame]:
     """Tables of the sums that a tool kept: of its file, or of all ranks below a folder; findings are noted.
 
-    ``tool``: that wrote what is read; None: recognised, and a folder is not its.
-
-    Returns:
-        By name, of those that are there: the rows, with the ``run`` that they are of.
+    By name, of those that are there: the rows, with the ``run`` that they are of. ``tool``: that wrote what
+    is read; None: recognised, and a folder is not its.
     """
     path = study.path
     if not path.exists():

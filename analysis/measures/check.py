@@ -52,7 +52,6 @@ _TOGETHER = (
     Metric("pairs_gb_per_s", "of pairs of nodes, median", "pairs,\nmedian GB/s"),
     Metric("least_gb_per_s", "of the slowest pair", "slowest\npair GB/s"),
 )
-_CAPTION = "May be chance (family-wise error 5 %): differences below {each}."
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,8 @@ def check(checked: Checked) -> Answer:
     frame = frame.reindex(columns=[metric.name for metric in METRICS])
     shown = filled([metric for metric in METRICS if metric.table], records(frame))
     title = f"{found.device}, {found.precision}, ranks: {len(found.ranks)}, measured in {found.seconds:.0f} s"
-    parts = [Part(title, frame, shown, _CAPTION.format(each=", ".join(chance)) if chance else "")]
+    caption = "May be chance (family-wise error 5 %): differences below " + ", ".join(chance) + "."
+    parts = [Part(title, frame, shown, caption if chance else "")]
     if sizes := _together(found):
         parts.append(Part("Allreduce", sizes, filled(_TOGETHER, sizes)))
     return Answer(frame, METRICS, parts, verdict=verdict, regressed=any(slow.values()))
@@ -144,9 +144,7 @@ def _together(found: Check) -> list[dict[str, float]]:
 def slowness(values: np.ndarray, tests: int = 1) -> tuple[np.ndarray, np.ndarray, float]:
     """How far each node is below the median, %, its p-value, and from where on it would be significant, %.
 
-    Args:
-        values: positive, shape (rounds, nodes).
-        tests: figures that are tested beside each other, for which p is corrected (Bonferroni).
+    ``values``: positive, (rounds, nodes); ``tests``: figures for which p is corrected (Bonferroni).
     """
     logs = np.log(values)
     generator = np.random.default_rng(SEED)

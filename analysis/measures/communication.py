@@ -149,10 +149,8 @@ def figures(
 def limit(calls: pd.DataFrame) -> str:
     """What makes exposed transfers long: ``latency`` or ``bandwidth``; empty: both, or sizes do not tell.
 
-    A transfer takes a time for itself and one for its bytes (least squares of relative errors).
-
-    Args:
-        calls: of :class:`~analysis.frames.anatomy.RunTrace`.
+    A transfer takes a time for itself and one for its bytes (least squares of relative errors). ``calls``: of
+    :class:`~analysis.frames.anatomy.RunTrace`.
     """
     from scipy.optimize import nnls
 

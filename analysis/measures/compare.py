@@ -84,11 +84,8 @@ COLUMNS = {
 }
 KINDS = ("step", "combined", "stages", "kernels")
 _DECIDING = ("step", "combined")
-_OF_ALL = "step_ms of all"
-_SAME = {"verdict": "same runs", "change": "0 %", SLOWER: 0, FASTER: 0, "of": 0}
 _FIGURE = ["kind", "quantity"]
 _EFFECT = ["effect_pct", "effect_pct_low", "effect_pct_high", "p_value"]
-_NONE = str(None)  # a value that is not known, or of a factor that is another program's
 
 
 @measure(COLUMNS)
@@ -97,10 +94,8 @@ def compare(
 ) -> Answer:
     """A row a configuration and quantity, or a pair of traced jobs and quantity; of more, and result.
 
-    Args:
-        study, other: A, before, and B, after; or those after, in order.
-        across: fields in which they may differ.
-        threshold: accepted slowdown, %.
+    ``study``, ``other``: A, before, and B, after; or those after, in order. ``across``: fields in which they
+    may differ; ``threshold``: accepted slowdown, %.
     """
     if threshold < 0:
         raise UserError(f"--threshold: {threshold:g} is not a valid slowdown; give a percentage of 0 or more")
@@ -180,14 +175,14 @@ def verdicts(rows: pd.DataFrame, same: bool, threshold_pct: float = 0.0) -> list
     if not (deciding["kind"] == "step").any():
         return [Finding("not_compared", data={"what": "steps"})]
     if same:
-        return [Finding("compared", data=_SAME)]
+        none = {SLOWER: 0, FASTER: 0, "of": 0}
+        return [Finding("compared", data={"verdict": "same runs", "change": "0 %", **none})]
     # The row of all of them first, if there is one.
     deciding = deciding.sort_values("kind", kind="stable")
-    pairs = deciding.groupby("run", sort=False) if "run" in rows else [(None, deciding)]
-    return [
-        Finding("compared", run=str(run) if run else None, data=_verdict(of, threshold_pct))
-        for run, of in pairs
-    ]
+    if "run" not in rows:
+        return [Finding("compared", data=_verdict(deciding, threshold_pct))]
+    pairs = deciding.groupby("run", sort=False)
+    return [Finding("compared", run=str(run), data=_verdict(of, threshold_pct)) for run, of in pairs]
 
 
 def _verdict(deciding: pd.DataFrame, threshold_pct: float) -> dict[str, Any]:
@@ -225,11 +220,10 @@ def history(studies: Sequence[Study], across: Sequence[str] = ()) -> pd.DataFram
     names = [name for name in point_names(rows) if name in rows and name not in across]
     rows = rows.assign(configuration=rows[names].map(str).groupby(names, sort=False).ngroup())
     rows = rows.drop_duplicates(["configuration", "number"]).sort_values(["configuration", "number"])
-    in_order = rows.groupby("configuration")["number"]
-    enough = (in_order.transform("size") >= two_samples.FEWEST) & (
-        in_order.transform("max") == len(studies) - 1
-    )
-    rows = rows[enough].reset_index(drop=True)
+    numbers = rows.groupby("configuration")["number"]
+    rows = rows[
+        (numbers.transform("size") >= two_samples.FEWEST) & (numbers.transform("max") == len(studies) - 1)
+    ].reset_index(drop=True)
     if rows.empty:
         raise UserError(
             f"no configuration has unprofiled runs in {studies[-1].path} and in two results before"
@@ -276,9 +270,8 @@ def _pairs_of_both(a: Study, b: Study, across: Sequence[str]) -> pd.DataFrame:
     for study, runs in ((a, of_a), (b, of_b)):
         if runs.empty:
             raise UserError(f"{study.path} holds no run to compare")
-    runs = pd.concat([of_a.assign(side="A"), of_b.assign(side="B")], ignore_index=True).fillna(
-        dict.fromkeys([*of_a, *of_b], _NONE) | {"calls": np.nan}
-    )
+    runs = pd.concat([of_a.assign(side="A"), of_b.assign(side="B")], ignore_index=True)
+    runs = runs.fillna(dict.fromkeys([*of_a, *of_b], "None") | {"calls": np.nan})  # another program's factor
     every_a, every_b = _configurations(runs, "A"), _configurations(runs, "B")
     if not set(every_a) & set(every_b):
         differ = _nearest_differ(runs)
@@ -413,7 +406,8 @@ def differences(pairs: pd.DataFrame) -> pd.DataFrame:
             rows["verdict"] = np.select(kinds, [OTHER_CALLS, "more calls", "fewer calls"], rows["verdict"])
         figures.append(rows)
         if kind == "step" and len(strata) > 1:
-            combined = pd.DataFrame([{"kind": "combined", "quantity": _OF_ALL, **_tested(strata, 1)}])
+            of_all = {"kind": "combined", "quantity": "step_ms of all", **_tested(strata, 1)}
+            combined = pd.DataFrame([of_all])
             figures.append(combined.assign(verdict=_verdicts(combined)))
     rows = pd.concat(figures).sort_values("kind", key=lambda kinds: kinds.map(KINDS.index), kind="stable")
     return rows.drop(columns=["least_p", "calls_a", "calls_b"]).reset_index(drop=True)

@@ -279,15 +279,11 @@ class Path(NamedTuple):
 class Group:
     """Ranks on one clock: what they recorded, as edges between nodes that are numbered in order of time.
 
-    Attributes:
-        ranks, clocks: as given; by default of clocks that show the same.
-        activities: of each rank, times by the clock of the group.
-        steps: of all ranks, by the same clock.
-        first: the number that a rank's first node had before they were ordered.
-        times_ns: of each node.
-        order: where in that order each node is, by its number before.
-        edges: by their heads. ``rank, activity``: to which the time is charged; ``across``: whether it is
-            from a collective's last arrival, so that another rank may have been waited for.
+    ``clocks``: by default such that show the same; ``activities`` and ``steps``: of each and of all ranks, by
+    the clock of the group; ``times_ns``: of each node; ``first``: the number of a rank's first node before
+    they were ordered; ``order``: where in that order each node is. ``edges`` are by their heads; ``rank,
+    activity``: to which the time is charged; ``across``: whether it is from a collective's last arrival, so
+    that another rank may have been waited for.
     """
 
     def __init__(self, ranks: Sequence[waits.Recorded], clocks: Sequence[Clock] | None = None) -> None:

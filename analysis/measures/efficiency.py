@@ -53,10 +53,10 @@ def efficiency(study: Study, method: str = "corrected", group_by: Sequence[str] 
     names = list(group_by) or (["run"] if only_traces else ["batch", "nodes"])
     values = {source.id: {name: source.value(name) for name in names} for source in study.sources}
     published = method == "published"
-    costs_of_runs = (_costs_of_tables if published else _costs)(study)
+    costs_of_runs = _costs_of_tables(study) if published else _costs(study)
     runs = pd.DataFrame(values, dtype=object).T.join(costs_of_runs, how="inner")
     group = runs.groupby(names, dropna=False, sort=False).ngroup()
-    figures = (_published if published else _corrected)(study, runs, group)
+    figures = _published(study, runs, group) if published else _corrected(runs, group)
     rows = in_order(runs[names][~group.duplicated()].reset_index(drop=True).join(figures), names)
     metrics = [*METRICS, *([] if published else CORRECTED_METRICS)]
     columns = fields("job" if only_traces and name == "run" else name for name in names)
@@ -73,7 +73,7 @@ def _costs(study: Study) -> pd.DataFrame:
     return runs.join(bounds(study, [source for source in study.sources if source.id in runs.index]))
 
 
-def _corrected(_: Study, runs: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
+def _corrected(runs: pd.DataFrame, group: pd.Series) -> pd.DataFrame:
     # A run whose tool knows no shapes, and to which no other lent them, did not do nothing.
     flops, moved = (
         runs[runs[of] > 0].groupby(group)[["counted_ns", "kernel_ns", of]].sum() for _, of, _ in _CREDITED

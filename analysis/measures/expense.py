@@ -46,9 +46,8 @@ _OF_A_RANK = (
 )  # fmt: skip
 RANK_METRICS = (RANK, replace(NODE, table=False), *columns(METRICS, *_OF_A_RANK))
 COLUMNS = {"Columns: the fields of a configuration, then": METRICS, "With --by rank:": RANK_METRICS}
+_WATCHED = "profiling.watch does not record it"
 _OLD = "the ranks recorded none (they ran with an older release)"
-_OWN_PROGRAM = "profiling.watch does not record it"
-_TOTAL = "Node-hours: {}; of failed runs: {}"
 _OF_RANK = {  # figure of a rank -> what its report calls it, and in how many units
     "memory_gb": ("peak_memory_bytes", 1e9),
     "device_memory_gb": ("peak_device_memory_bytes", 1e9),
@@ -60,7 +59,6 @@ _OF_RANK = {  # figure of a rank -> what its report calls it, and in how many un
     "images": ("images_done", 1),
     "metered_s": ("metered_s", 1),
 }
-_MOST = [name for name in _OF_RANK if name.endswith("_gb")]
 
 
 @measure(COLUMNS)
@@ -87,7 +85,8 @@ def expense(study: Study, by: Literal["run", "rank"] = "run") -> Answer:
         digits(float(runs.loc[of, "node_hours"].sum()), 3) for of in (runs["counts"], ~runs["counts"])
     )
     metrics = METRICS if by == "run" else RANK_METRICS
-    return Answer(rows, [*fields(POINT_FIELDS), *metrics], title="Cost", caption=_TOTAL.format(used, failed))
+    caption = f"Node-hours: {used}; of failed runs: {failed}"
+    return Answer(rows, [*fields(POINT_FIELDS), *metrics], title="Cost", caption=caption)
 
 
 def spent(study: Study) -> pd.DataFrame:
@@ -142,7 +141,7 @@ def ranks(study: Study) -> pd.DataFrame:
             for source in study.of_kind("run")
             for series in [study.use(source, lambda source: series_of(study, source))]
             if series
-            for why in [_OWN_PROGRAM if source.fields.get("program") else _OLD]
+            for why in [_WATCHED if source.fields.get("program") else _OLD]
             for report in (source.manifest.ranks if source.manifest else [])
         ]  # fmt: skip
         of_series = ["first_step_s", "images_per_s"]
@@ -205,7 +204,7 @@ def _metered(of_ranks: pd.DataFrame, keys: Sequence[str]) -> dict[str, pd.Series
     """Memory of the rank that needs most, and energy of GPUs: of backend dp a rank drives several."""
     groups = of_ranks.groupby(list(keys))
     return {
-        **groups[_MOST].max(),
+        **groups[[name for name in _OF_RANK if name.endswith("_gb")]].max(),
         "device_j_per_image": _over(groups["device_j"], groups["images"]),
         "device_w": _over(groups["device_j"], groups["metered_s"]) / groups["gpus"].first(),
     }

@@ -109,10 +109,8 @@ def analysis_of_variance(
 ) -> dict[tuple[str, ...], Effect]:
     """Type II analysis of variance by categorical factors: each term beside all that do not contain it.
 
-    Args:
-        columns: factor -> level of each observation.
-        values: shape (..., observations): many sets of values of one design are one call.
-        terms: main effects ``("loader",)`` and interactions ``("loader", "grad")``.
+    ``columns``: factor -> level of each observation; ``values``: (..., observations), many sets of one
+    design; ``terms``: main effects ``("loader",)`` and interactions ``("loader", "grad")``.
     """
     from scipy import special  # scipy.stats would take longer to import than all of this takes
 

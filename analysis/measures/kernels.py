@@ -336,12 +336,9 @@ def kernels(
 ) -> Answer:
     """The kernels of each run, or of two runs beside each other.
 
-    Args:
-        other: the study of B; both then hold one run.
-        by: of :data:`BY`; by default kernel, class and direction.
-        metric: duration, or flops-efficiency, by which they are ordered or compared.
-        summary: of two runs what their difference consists of.
-        top: so many rows of each run.
+    ``other``: the study of B; both then hold one run. ``by``: of :data:`BY`; by default kernel, class and
+    direction. ``metric``: duration, or flops-efficiency, by which they are ordered or compared; ``summary``:
+    of two runs what their difference consists of; ``top``: so many rows of each run.
     """
     durations, published = metric == "duration", method == "published"
     if by and published:

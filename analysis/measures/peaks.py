@@ -212,11 +212,8 @@ def place(work: pd.DataFrame, peaks: pd.DataFrame | pd.Series) -> pd.DataFrame:
     """Where work stands on the roofline: :data:`COLUMNS`, NaN where it moved no known bytes.
 
     ``bound`` is by the datasheet's roof, by the measured one if the datasheet is not known. The percentages
-    are the least time by either roof over the time it took.
-
-    Args:
-        work: ``flops, bytes, ns``, a row each.
-        peaks: columns :data:`PEAKS` of the same rows (0 or NaN: not known), or those of all.
+    are the least time by either roof over the time it took. ``work``: ``flops, bytes, ns``, a row each;
+    ``peaks``: columns :data:`PEAKS` of the same rows (0 or NaN: not known), or those of all.
     """
     flops, moved, ns = (work[name].astype(float) for name in ("flops", "bytes", "ns"))
     known = (moved > 0) & (ns > 0)

@@ -101,9 +101,8 @@ def scaled(
 ) -> Answer:
     """A row a configuration, or a group of them, by each method; of traces alone a row a job.
 
-    Args:
-        scaling: weak or strong; None: the kind that compares more configurations.
-        explain: with the effect of each correction of the published method.
+    ``scaling``: weak or strong; None: the kind that compares more configurations. ``explain``: with the
+    effect of each correction of the published method.
     """
     if study.of_kind("trace") and not study.of_kind("run", "pyprof") and not study.tau_intervals:
         return traced.answer(study, scaling)

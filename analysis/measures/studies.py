@@ -51,11 +51,9 @@ class Result:
     def frame(self, metrics: Sequence[Metric], **timed: Sequence[str]) -> pd.DataFrame:
         """A row a case, with its figures, the ends of their ranges, and the durations of stages.
 
-        Args:
-            metrics: of which all columns are there; NaN: not known. A figure that was taken several times is
-                their mean, beside the lowest and highest.
-            timed: name of a duration -> its stages, whose sum's median, ms, is given with its interval; NaN
-                where a case lacks one of them.
+        All columns of ``metrics`` are there; NaN: not known. A figure that was taken several times is their
+        mean, beside the lowest and highest. ``timed``: name of a duration -> its stages, whose sum's median,
+        ms, is given with its interval; NaN where a case lacks one of them.
         """
         taken = self.quantities.groupby([*CASE, "quantity"], sort=False)["value"]
         rows = taken.mean().unstack().reindex(self.cases)
@@ -72,11 +70,7 @@ class Result:
     def ratio(
         self, name: str, stages: Sequence[str], pairs: Mapping[Case, tuple[Case, Case]]
     ) -> pd.DataFrame:
-        """The median over repetitions of one case's duration divided by another's, taken in turns.
-
-        Args:
-            pairs: the case in whose row a ratio stands -> the two.
-        """
+        """Medians of ratios, repetitions taken in turns; ``pairs``: the row's case -> above and below."""
         spent = self._spent(stages)
         ratios = {case: spent[above] / spent[below] for case, (above, below) in pairs.items()}
         return self._medians(name, "", ratios)
@@ -101,11 +95,7 @@ def is_study(path: Path) -> bool:
 
 
 def load(path: Path, own_peaks: Path | None = None) -> list[Result]:
-    """The results in ``path``: one study's, or a folder of several, in the order of their names.
-
-    Raises:
-        UserError: there are none, or one is damaged; the message names the file.
-    """
+    """The results in ``path``, of one study or of several, by name; UserError: there is none, or damaged."""
     inside = sorted(path.iterdir()) if path.is_dir() else []
     folders = [path] if is_study(path) else [folder for folder in inside if is_study(folder)]
     if not folders:
@@ -235,15 +225,13 @@ def _capacity(result: Result) -> Answer:
     step = ["step_ms", "step_low_ms", "step_high_ms", "step_on_devices"]
     for layers, sides in chosen.groupby("layers"):  # of what does not fit on one device, that on two
         alone.loc[alone["layers"] == layers, step] = sides[step].iloc[0].to_numpy()
-    verdict = Finding(
-        "uncertain", data={"figure": "memory limit", "why": "none fits" if len(lacking) else "all fit"}
-    )
+    why = "none fits" if len(lacking) else "all fit"
     if len(fit) and len(lacking):
         largest, smallest = alone.loc[fit[-1]], alone.loc[lacking[0]]
+        why = f"{smallest['layers']} fails, {largest['layers']} fits: {smallest['reason']}"
+    verdict = Finding("uncertain", data={"figure": "memory limit", "why": why})
+    if len(fit) and len(lacking) and fit[-1] < lacking[0]:
         verdict = Finding("study_limit", data={"fits": largest["layers"], "fails": smallest["layers"]})
-        if fit[-1] > lacking[0]:
-            why = f"{smallest['layers']} fails, {largest['layers']} fits: {smallest['reason']}"
-            verdict = Finding("uncertain", data={"figure": "memory limit", "why": why})
     sizes, settings = ("base_bytes", "peak_memory_bytes", "free_bytes"), result.manifest.settings
     shape = ", ".join(str(settings.get(name)) for name in ("batch", "image_size", "image_size"))
     shown = columns(_CAPACITY, "layers", "fits", "boundary", "step_ms", "step_on_devices", *sizes, "reason")
@@ -298,15 +286,18 @@ def _costs(result: Result) -> Answer:
     rows = rows[rows["case"] != _PEAKS]
     rows[["layer", "input"]] = rows["case"].str.rsplit("@", n=1, expand=True)
     rows["idle_power_w"] = rows["device"].map(measured["idle_w"])
-    bound = _bounds(rows["device"], measured, result.own_peaks)
+    # The datasheet's peaks (fp32) and the measured ones of each row's device.
+    sheets = {device: peaks.find(device, result.own_peaks) for device in rows["device"].unique()}
+    known = {name: (peak.flops_per_s.get("fp32"), peak.bytes_per_s) for name, peak in sheets.items() if peak}
+    datasheet = pd.DataFrame.from_dict(known, "index", columns=peaks.PEAKS[:2], dtype=float)
+    bound = datasheet.join(measured[["flops_per_s", "bytes_per_s"]].add_prefix("measured_"), how="outer")
+    bound = bound.reindex(rows["device"]).set_axis(rows.index)
     stages = []
     for stage in PASSES:
         flops, moved, ms = (rows[f"{stage}_{name}"] for name in ("flops", "bytes", "ms"))
         work = pd.DataFrame({"flops": flops, "bytes": moved, "ns": 1e6 * ms})
-        place = peaks.place(work, bound)
-        place = place.assign(
-            flops=flops, bytes=moved, tflops_per_s=flops / ms / 1e9, gb_per_s=moved / ms / 1e6
-        )
+        rates = {"tflops_per_s": flops / ms / 1e9, "gb_per_s": moved / ms / 1e6}
+        place = peaks.place(work, bound).assign(flops=flops, bytes=moved, **rates)
         for name, values in place.items():
             rows[f"{stage}_{name}"] = values
         stages.append(rows[["layer"]].assign(stage=stage).join(place))
@@ -332,15 +323,6 @@ def _above_peak(share_pct: pd.Series, names: pd.Series, roofs: pd.Series) -> lis
         return []
     data = {"what": tuple(names[above]), "n": above.sum(), "of": len(above), "peak": set(roofs[above])}
     return [Finding("above_peak", data=data | {"most_pct": share_pct.max()})]
-
-
-def _bounds(devices: pd.Series, measured: pd.DataFrame, own: Path | None) -> pd.DataFrame:
-    """The datasheet's peaks (fp32) and the measured ones of each row's device."""
-    sheets = {device: peaks.find(device, own) for device in devices.unique()}
-    known = {name: (peak.flops_per_s.get("fp32"), peak.bytes_per_s) for name, peak in sheets.items() if peak}
-    datasheet = pd.DataFrame.from_dict(known, "index", columns=peaks.PEAKS[:2], dtype=float)
-    both = datasheet.join(measured[["flops_per_s", "bytes_per_s"]].add_prefix("measured_"), how="outer")
-    return both.reindex(devices).set_axis(devices.index)
 
 
 # --- order --------------------------------------------------------------------------------------------
@@ -401,11 +383,8 @@ _GEMM = (
 
 def _products(result: Result) -> Answer:
     """A row a device, size and way; the speedup stands beside the merged product."""
-    merged = {(case, device) for case, device in result.cases if case.endswith("merged")}
-    pairs = {
-        (case, device): ((case.replace("merged", "separate"), device), (case, device))
-        for case, device in merged
-    }
+    merged = [(case, device) for case, device in result.cases if case.endswith("merged")]
+    pairs = {one: ((one[0].replace("merged", "separate"), one[1]), one) for one in merged}
     rows = result.frame(_GEMM, time=["forward"])
     peak = rows["device"].map(rows[rows["case"] == _PEAKS].set_index("device")["flops_per_s"])
     rows = rows.assign(

@@ -55,12 +55,6 @@ _NEEDED = ("nodes", "gpus_per_node", "batch")  # without these there is no throu
 _FIGURES = ("gpu", "thread", "calls", "inc_time", "num_samples", "mean")
 
 
-_APPLICATIONS = """
-select {{fields}}, max(inc_time) / 1e6 as seconds from {{table}}
-where function = '.tau application' and inc_time > 0 {ranks} group by all order by all
-"""
-
-
 def _query(study: Study, table: Source, sql: str) -> pd.DataFrame:
     """The answer to a query over a TAU table.
 
@@ -109,7 +103,9 @@ def applications(study: Study, rank_0_only: bool = False) -> pd.DataFrame:
 
     Columns: ID_FIELDS, ``repetition, seconds``, and ``batches``: its steps (1 or 50).
     """
-    sql = _APPLICATIONS.format(ranks="and gpu = 0 and thread = 0" if rank_0_only else "")
+    ranks = "and gpu = 0 and thread = 0" if rank_0_only else ""
+    sql = f"""select {{fields}}, max(inc_time) / 1e6 as seconds from {{table}}
+        where function = '.tau application' and inc_time > 0 {ranks} group by all order by all"""
 
     def of_table(table: Source) -> pd.DataFrame:
         batches, runs = batches_of(study, table), _runs_of(study, table, sql)
@@ -264,7 +260,6 @@ def messages(study: Study) -> pd.DataFrame:
     """A row a configuration of TAU tables and of runs under TAU; with :data:`CALLS`."""
     own = _own_runs(study)
     named = [*ID_FIELDS, *telling([dict(source.fields) for source in own], _MORE_FIELDS)]
-    runs = []
 
     def of_table(table: Source) -> pd.DataFrame | None:
         if table.kind == "tau_intervals" and batches_of(study, table) == 1:
@@ -278,15 +273,14 @@ def messages(study: Study) -> pd.DataFrame:
         figures = pd.concat([pd.DataFrame(), *found], axis=1).dropna(axis="columns")
         return None if figures.empty else figures
 
-    runs += [found for _, found in study.each(study.of_kind("tau_intervals", "tau_atomics"), of_table)]
+    runs = [found for _, found in study.each(study.of_kind("tau_intervals", "tau_atomics"), of_table)]
     for source, figures in study.each(own, of_own):
         values = {name: source.fields.get(name) for name in named} | {"world_size": source.world_size}
         runs.append(figures.assign(**values).astype(object))
     every = pd.concat(runs or [pd.DataFrame()], ignore_index=True)
-    if every.empty and study.failed:
-        raise UserError(no_result(study))
     if every.empty:
-        raise UserError(f"{study.path} holds no MPI function and no message size")
+        none = f"{study.path} holds no MPI function and no message size"
+        raise UserError(no_result(study) if study.failed else none)
     every = every.reindex(columns=[*named, "world_size", *FIGURES])
     key = _group(every[named])
     rows = every.loc[~key.duplicated(), [*named, "world_size"]].reset_index(drop=True)
@@ -331,10 +325,8 @@ Estimate = tuple[int, float, float, float]  # steps; ns, low, high (NaN: not kno
 def tau_batches(study: Study, startup: Sequence[Path] = (), batches: int | None = None) -> Answer:
     """A row a rank and estimator of its step's duration, the best first.
 
-    Args:
-        study: its path is the profile's.
-        startup: profiles of runs of one step.
-        batches: steps of the run, where nothing in the profile says it.
+    ``study``: its path is the profile's; ``startup``: profiles of runs of one step; ``batches``: steps of the
+    run, where nothing in the profile says it.
     """
     profile, starts = _read(study), [_read(Study(path)) for path in startup]
     rows = [
@@ -357,9 +349,9 @@ class _Profile(NamedTuple):
 
 def _read(study: Study) -> _Profile:
     """The profile in a study's path: a file or folder of TAU's, or the tables of a run or rank."""
-    none = {name: pd.DataFrame(columns=["run", *SCHEMAS[name].names]) for name in _OF_A_PROFILE}
-    found = none | sums_of_tools(study, _OF_A_PROFILE, "tau")
-    intervals, atomics, markers = (found[name] for name in _OF_A_PROFILE)
+    names = ("intervals", "atomics", "markers")
+    none = {name: pd.DataFrame(columns=["run", *SCHEMAS[name].names]) for name in names}
+    intervals, atomics, markers = (none | sums_of_tools(study, names, "tau")).values()
     if len(runs := intervals["run"].unique()) > 1:
         raise UserError(f"{study.path} holds runs under TAU: name one of them, e.g. {study.path / runs[0]}")
     intervals["function"] = intervals["function"].astype(object)
@@ -367,16 +359,12 @@ def _read(study: Study) -> _Profile:
     intervals = intervals[(intervals["function"] != _APPLICATION) | (intervals["thread"] == 0)]
     timers = intervals.groupby(["rank", "function"])[["calls", "inclusive_ns"]].sum()
     events = atomics[atomics["event"].astype(str).str.match(STAGE_EVENT) & (atomics["count"] > 0)]
-    named = pd.DataFrame(
-        [stage_of_event(str(event)) for event in events["event"]], events.index, ["stage", "unit"]
-    )
-    stages = events.assign(stage=named["stage"], ns=events["mean"] * named["unit"].astype(float))
+    named = [stage_of_event(str(event)) for event in events["event"]]
+    events = events.join(pd.DataFrame(named, events.index, ["stage", "unit"]))
+    stages = events.assign(ns=events["mean"] * events["unit"].astype(float))
     stages = stages.drop_duplicates(["rank", "stage"], keep="last").set_index(["rank", "stage"])
     marks = markers[markers["thread"] == 0].set_index("rank")["start_ns"]
     return _Profile(timers, stages[["count", "ns"]], marks)
-
-
-_OF_A_PROFILE = ("intervals", "atomics", "markers")
 
 
 def difference(whole_ns: float, starts_ns: Sequence[float], steps: int | None) -> Estimate | None:

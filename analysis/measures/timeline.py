@@ -162,11 +162,7 @@ Written = tuple[Counter[str], float | None]
 
 
 def write(study: Study, source: Source, path: Path, span: Span | None = None) -> Written:
-    """Write a run's timeline, whole or not at all; ranks are read one after the other.
-
-    Raises:
-        UserError: no rank has steps of the span, or the file cannot be written.
-    """
+    """Write a run's timeline, whole or not at all; UserError: no rank has steps of the span, or no file."""
     try:
         # The name inside and the time are left out: the same run gives the same bytes.
         with whole_file(path) as raw, gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as file:
@@ -311,11 +307,7 @@ def choose(study: Study, run: str | None = None) -> Source:
 
 
 def write_of(study: Study, path: Path, run: str | None, batches: str | None) -> int:
-    """Write the timeline of a study's run, and print what it holds.
-
-    Raises:
-        UserError: there is no such run, it has too many kernels to draw all, or as :func:`write`.
-    """
+    """Write the timeline of a study's run, and print what it holds; UserError also of too many kernels."""
     span = None
     if batches is not None:
         match = _SPAN.fullmatch(batches)

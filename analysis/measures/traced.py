@@ -54,11 +54,8 @@ def jobs(study: Study, scaling: Scaling | None = None) -> pd.DataFrame:
     """A row for the traces of each job whose steps and ranks are known, the fewest ranks first.
 
     ``scaling``: weak: the batch of a GPU was constant; strong: that of the job; None: what its computing
-    suggests.
-
-    Returns:
-        Columns: :data:`METRICS`, and ``compared``: the jobs of one program on several numbers of ranks (of
-        several programs that of most jobs; none: nothing can be said of scaling).
+    suggests. Columns: :data:`METRICS`, and ``compared``: the jobs of one program on several numbers of ranks
+    (of several programs that of most jobs; none: nothing can be said of scaling).
     """
     series = series_of_traces(study)
     sources = {one.id: one for one in study.of_kind("trace") if one.world_size and one.id in series}

@@ -45,7 +45,6 @@ METRICS = (
 COLUMNS = {"Columns: run, the fields of the run, then": METRICS}
 _OF_RUN = ("epoch_ms", "images_per_s", "speedup", "speedup_low", "speedup_high")
 _READ = ("start_ns", "duration_ns", "class", "device", "blocks_per_sm", "occupancy_pct")
-_NO_KERNELS = ("memcpy", "memset")
 # Values of unknown.
 _ON_CPU = "a CPU has no multiprocessors: utilization, SM efficiency and occupancy are defined for GPUs only"
 _NOT_RECORDED = "the profiler did not record blocks per multiprocessor and occupancy (profile: torch does)"
@@ -60,7 +59,7 @@ def by_device(table: pa.Table) -> dict[int, pd.DataFrame]:
     """
     placed = pc.field("start_ns").is_valid() & (pc.field("duration_ns") >= 0) & pc.field("device").is_valid()
     kernels = table.select(_READ).filter(placed).to_pandas()
-    kernels = kernels[~kernels["class"].isin(_NO_KERNELS)]
+    kernels = kernels[~kernels["class"].isin(["memcpy", "memset"])]
     kernels["end_ns"] = kernels["start_ns"] + kernels["duration_ns"]
     return {int(device): of_device for device, of_device in kernels.groupby("device")}
 
@@ -164,12 +163,10 @@ def _speedups(study: Study) -> pd.DataFrame:
     points = points_of(study, None)
     if points.empty:
         return pd.DataFrame(columns=["run", *_OF_RUN])
-    frame = against_base(points, pd.Series(points.index, points.index)).assign(
-        run=points.apply(runs_of, axis=1)
-    )
+    frame = against_base(points, pd.Series(points.index, points.index))
     frame.loc[frame["base_world_size"] != 1, list(_OF_RUN[2:])] = np.nan
-    epoch_ms = points["batches"] * points["mean_ns"] / 1e6
-    frame = frame.assign(epoch_ms=epoch_ms, images_per_s=points["images_per_s"]).explode("run")
+    epoch_ms, runs = points["batches"] * points["mean_ns"] / 1e6, points.apply(runs_of, axis=1)
+    frame = frame.assign(epoch_ms=epoch_ms, images_per_s=points["images_per_s"], run=runs).explode("run")
     return frame[["run", *_OF_RUN]].assign(run=[source.id for source in frame["run"]])
 
 

@@ -182,10 +182,9 @@ _USUAL_PCT = 95  # percentile of the gaps between a CPU's operators: a longer on
 def on_host(activities: Activities, before: np.ndarray) -> tuple[np.ndarray, ...]:
     """Calls, and operators of a CPU, in order of their start; ``before``: of :func:`in_chains`.
 
-    Returns:
-        Which activities they are; when each began; the activity before it in its chain (-1: none), and when
-        that ended (or long ago); which are operators that compute, and which are collectives. Last a number:
-        a gap before an operator that is no longer than this is no wait, ns.
+    Arrays: which activities they are; when each began; the activity before it in its chain (-1: none), and
+    when that ended (or long ago); which are operators that compute, and which are collectives. Last a number:
+    a gap before an operator that is no longer than this is no wait, ns.
     """
     rows = np.flatnonzero(activities.kind != KERNEL)
     start, before = activities.start_ns[rows], before[rows]
@@ -250,9 +249,8 @@ _EDGES = {"tail": "int32", "head": "int32", "ns": "int64", "part": "int8"}
 def make_edges(tail: Any, head: Any, ns: Any, part: Any) -> pd.DataFrame:
     """Edges, one a row, in few bytes: a step of many ranks has millions.
 
-    Args:
-        tail, head: nodes; a tail of -1: nothing is known to come before, and ``ns``, the length, is 0.
-        part: a class, or one of the numbers after them.
+    ``tail``, ``head``: nodes; a tail of -1: nothing is known to come before, and ``ns``, the length, is 0;
+    ``part``: a class, or one of the numbers after them.
     """
     columns = zip(_EDGES.items(), np.broadcast_arrays(tail, head, ns, part), strict=True)
     return pd.DataFrame({name: column.astype(kind) for (name, kind), column in columns})
@@ -261,9 +259,8 @@ def make_edges(tail: Any, head: Any, ns: Any, part: Any) -> pd.DataFrame:
 def edges_of(activities: Activities, loading: Intervals, met_ns: np.ndarray) -> pd.DataFrame:
     """All edges of a rank, and of which ``activity`` they are; but those to and from collectives of several.
 
-    Args:
-        loading: when batches were loaded, disjoint and in order.
-        met_ns: when the last rank entered each activity that is a collective of several; of others long ago.
+    ``loading``: when batches were loaded, disjoint and in order; ``met_ns``: when the last rank entered each
+    activity that is a collective of several; of others long ago.
     """
     before = in_chains(activities)
     edges = [

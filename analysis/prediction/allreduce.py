@@ -179,11 +179,7 @@ def ring(alpha_ns: float, ns_per_byte: float) -> Cost:
 
 
 def fit(seen: Exchanges, seed: int = 0, scatter: float = 0.0) -> list[Cost]:
-    """The best form, then those that fit about as well; ``scatter``: relative, of equal calls between runs.
-
-    Raises:
-        ValueError: there are no calls.
-    """
+    """The best form, then those about as good; ``scatter``: relative, of equal calls between runs."""
     if not len(seen.ns):
         raise ValueError("no collective")
     fitted = partial(_fitted, seen, seed, scatter)
@@ -260,12 +256,7 @@ def nonnegative(
 ) -> np.ndarray:
     """Non-negative least squares of ``design.T @ x = factors`` for many weights, by trying all sets of terms.
 
-    Args:
-        design: (terms, calls); ``weights``, ``factors``: (problems, calls).
-        fixed_terms: terms that are not fitted.
-
-    Returns:
-        (terms, problems).
+    ``design``: (terms, calls); ``weights``, ``factors``: (problems, calls); the answer: (terms, problems).
     """
     terms, problems = len(design), len(weights)
     free = [place for place in range(terms) if place not in fixed_terms and design[place].any()]

@@ -105,8 +105,7 @@ def of_study(
 ) -> list[Configuration]:
     """A sweep's configurations; the point of one rank, which sends no gradients, may have another precision.
 
-    Raises:
-        UserError: the samples of a step are not known of any.
+    UserError: the samples of a step are not known of any.
     """
     points = points_of(study, scaling)
     if points.empty:
@@ -158,11 +157,9 @@ def error_of(point: pd.Series, points: Sequence[pd.Series]) -> float:
 
 
 def target_ranks(text: str, largest: Iterable[int]) -> list[int]:
-    """The numbers of ranks to predict, in rising order.
+    """The numbers of ranks to predict, in rising order; ``largest``: measured, by configuration.
 
-    Args:
-        text: of the flag ``--ranks``; empty: twice and four times the largest of each configuration.
-        largest: measured number of ranks, by configuration.
+    ``text``: of the flag ``--ranks``; empty: twice and four times the largest of each configuration.
     """
     measured = sorted(set(largest)) or [1]
     if not text:

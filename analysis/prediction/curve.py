@@ -62,13 +62,10 @@ def predict(
     errors: Sequence[float] | None = None,
     strong: bool = False,
 ) -> Prediction:
-    """The duration of a step on ``target`` ranks.
+    """The duration of a step on ``target`` ranks, from points of two sizes or more, in rising order.
 
-    Args:
-        ranks, times: measured points, two of different ranks at least, in rising order of ranks; the batch of
-            a rank is constant (``strong``: that of the job).
-        errors: relative standard error of each time; by default from the residuals of the best shape, at most
-            :data:`ASSUMED_SCATTER`.
+    The batch of a rank is constant (``strong``: that of the job). ``errors``: relative standard error of each
+    time; by default from the residuals of the best shape, at most :data:`ASSUMED_SCATTER`.
     """
     if len(set(ranks)) < 2:
         raise ValueError("two world sizes at least")
@@ -119,10 +116,9 @@ def fits_of(
 ) -> "pd.DataFrame":
     """Fits of all shapes and pairs of them, with every hidden share, exposed from each point on or from none.
 
-    Returns:
-        A row a fit: ``shapes, chi_square, parameters``; ``allowed``: no cost is below 0 (those below 0 by
-        chance are kept for the range); ``hidden``: whether a share is; ``time`` on the target ranks and its
-        standard ``error``; ``most``: the time if all that the last point may hide were exposed.
+    A row a fit: ``shapes, chi_square, parameters``; ``allowed``: no cost is below 0 (those below 0 by chance
+    are kept for the range); ``hidden``: whether a share is; ``time`` on the target ranks and its standard
+    ``error``; ``most``: the time if all that the last point may hide were exposed.
     """
     import pandas as pd
 

@@ -44,12 +44,9 @@ def plan(
     ranks: str = "",
     tokens: float | None = None,
 ) -> Answer:
-    """A row a configuration and number of ranks, measured or predicted.
+    """A row a configuration and number of ranks, measured or predicted; ``ranks``: as of ``predict``.
 
-    Args:
-        images, tokens: of the whole training, one of them; samples of a program's own.
-        within: hours that it may take.
-        ranks: further numbers of ranks, as of :func:`analysis.prediction.predict.predict`.
+    ``images``, ``tokens``: of the whole training, one of them; ``within``: hours that it may take.
     """
     sizes = {unit: size for unit, size in (("images", images), ("tokens", tokens)) if size}
     if len(sizes) != 1:

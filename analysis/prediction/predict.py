@@ -144,10 +144,8 @@ def predictions(
 ) -> tuple[pd.DataFrame, list[Finding]]:
     """Back-tests and predictions of both methods, and findings on numbers of ranks that neither predicts.
 
-    ``steps``: of each configuration and point the traced step, or what it lacks.
-
-    Returns:
-        Columns: the fields of configurations, ``of`` (their place in ``found``), :data:`METRICS`.
+    ``steps``: of each configuration and point the traced step, or what it lacks. Columns: the fields of
+    configurations, ``of`` (their place in ``found``), :data:`METRICS`.
     """
     made = [curves(one, targets) for one in found]
     replayed = [number for number, one in enumerate(found) if one.points]

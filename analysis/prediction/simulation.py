@@ -179,9 +179,7 @@ def _median_of_all(times: np.ndarray, come: np.ndarray, late: np.ndarray, others
 def changed(model: Model, what_if: str, layout: Layout) -> Model:
     """A model with one or several ("+") of the changes of this file's docstring, for a job of so many ranks.
 
-    Raises:
-        UserError: there is no such change, or its value is wrong.
-        ValueError: it changes nothing, or what it would change is not known.
+    UserError: no such change, or a wrong value; ValueError: it changes nothing, or what it would is unknown.
     """
     for name, value in _changes(what_if):
         if name in ("fp16-gradients", "network") and not model.cost.has_bandwidth(layout):

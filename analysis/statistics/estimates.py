@@ -286,10 +286,8 @@ def errors_of_means(series: np.ndarray, resamples: int, generator: np.random.Gen
     """Errors of the means of series (series, batches) of the same steps, and of their sum, drawn together.
 
     Each is Student's t for the effective number of independent steps of its series. Drawn together: normal,
-    correlated as the series are, over spreads of one probability.
-
-    Returns:
-        (series and their sum, resamples); None: too few steps.
+    correlated as the series are, over spreads of one probability. (Series and their sum, resamples); None:
+    too few steps.
     """
     every = np.vstack([series, series.sum(axis=0)])
     many = np.array([[independent_of_mean(one)] for one in every])

@@ -31,13 +31,9 @@ class Effect(NamedTuple):
 
 
 def difference(strata: Sequence[Stratum]) -> Effect:
-    """b / a - 1 of two sets of run figures (all positive).
+    """b / a - 1 of two sets of run figures (all positive); of several strata, the difference is one in all.
 
-    Args:
-        strata: of one configuration; of several, the difference is taken to be one in all.
-
-    The effect of one configuration is that of the medians, of several the median of all ratios of two runs
-    of a configuration.
+    The effect of one is that of the medians, of several the median of all ratios of two runs of one.
     """
     shapes = tuple((len(a), len(b)) for a, b in strata)
     ratios = np.sort(np.concatenate([np.subtract.outer(np.log(b), np.log(a)).ravel() for a, b in strata]))
