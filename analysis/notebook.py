@@ -104,10 +104,8 @@ def _flag(name: str, value: Setting | None) -> list[str]:
     if name in _OF_A_TERMINAL:
         raise UserError(f"{name}: no setting in a notebook, where the answer is a DataFrame")
     flag = "--" + name.replace("_", "-")
-    if value is None or value is False:
-        return []
-    if value is True:
-        return [flag]
+    if value is None or isinstance(value, bool):
+        return [flag] if value else []
     words = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
     return [f"{flag}={','.join(map(str, words))}"]  # one word: a value may begin with a dash
 

@@ -95,9 +95,8 @@ EFFICIENCY = Axes(*AGAINST_RANKS, "scaling_efficiency_pct", "% of ideal", "Scali
 def lines(points: pd.DataFrame, encoding: Encoding, axes: Axes) -> plots.Figure:
     """A line for each combination of the levels that the chart shows.
 
-    Args:
-        points: the columns of ``axes``; ``facts``, the level of each factor, and, if known, ``sizes``, what
-            else differs along a line, which the filters look at; and ``label`` of the configuration.
+    ``points``: the columns of ``axes``; ``facts``, the level of each factor, and, if known, ``sizes``, what
+    else differs along a line, which the filters look at; and ``label`` of the configuration.
     """
     facts = points["facts"].tolist()
     colours, dashes = levels(facts, encoding.colour), levels(facts, encoding.dash)

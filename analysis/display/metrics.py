@@ -198,10 +198,6 @@ def records(table: "Rows | pd.DataFrame") -> Rows:
     return values.where(values.notna(), None).to_dict("records")  # type: ignore[return-value]
 
 
-# With these each row of an answer can be named, also where they are the same in all.
-IDENTIFY = ("run", "nodes", "gpus_per_node")
-
-
 def data_columns(metrics: Iterable[Metric], rows: Rows, every: bool = False) -> list[str]:
     """The columns of the data; where they hold all fields of a run, also factors of a program's own.
 
@@ -216,8 +212,9 @@ def data_columns(metrics: Iterable[Metric], rows: Rows, every: bool = False) -> 
         return [name for name in names if name not in unknown]
     after = names.index("program") + 1
     names = list(dict.fromkeys([*names[:after], *own_names(*rows), *names[after:]]))
-    same = set() if every else {*FIELDS_OF_RUNS, "repetition"} - {*IDENTIFY, *telling(rows)}
-    return [name for name in names if name not in same]
+    # With some each row of an answer can be named, also where they are the same in all.
+    same = {*FIELDS_OF_RUNS, "repetition"} - {"run", "nodes", "gpus_per_node", *telling(rows)}
+    return [name for name in names if every or name not in same]
 
 
 def names_of(metrics: Iterable[Metric]) -> list[str]:

@@ -71,11 +71,10 @@ class TraceWriter:
     def slices(self, slices: "pd.DataFrame") -> None:
         """Add slices, in the order of time on each track; there they do not overlap.
 
-        Args:
-            slices: a row each. Columns: ``track`` as :meth:`track` numbered it; ``start_ns`` and ``end_ns``
-                since the epoch (without ends: instants); ``name`` and, where known, ``category`` (both
-                categorical) and ``flow``: slices with the same number (0: none) are joined by arrows in the
-                order of time. All others are shown of a selected slice; NaN and integers below 0 are not.
+        Columns: ``track`` as :meth:`track` numbered it; ``start_ns`` and ``end_ns`` since the epoch (without
+        ends: instants); ``name`` and, where known, ``category`` (both categorical) and ``flow``: slices with
+        the same number (0: none) are joined by arrows in the order of time. All others are shown of a
+        selected slice; NaN and integers below 0 are not.
         """
         event = self._schema.TrackEvent
         kind = event.TYPE_SLICE_BEGIN if "end_ns" in slices else event.TYPE_INSTANT

@@ -110,12 +110,9 @@ def bars(
 ) -> Figure:  # fmt: skip
     """Horizontal bars, the first label on top, a series for each colour; what is below 0 goes to the left.
 
-    Args:
-        frame: a row a bar: ``label`` (long ones are shortened), ``series``, ``value`` (with ``low`` and
-            ``high``, where an interval is known), and ``facts``, which the filters look at, if they do.
-        colours: of series; those that are absent are left out.
-        hover: plotly's template of what a bar says under the mouse, below its label.
-        names: of series, if they are not called so.
+    ``frame``: a row a bar: ``label`` (long ones are shortened), ``series`` (``names``, if they are not called
+    so), ``value`` (with ``low`` and ``high``, where an interval is known), and ``facts``, which the filters
+    look at, if they do. ``hover``: plotly's template of what a bar says under the mouse, below its label.
     """
     traces = []
     for series, colour in colours.items():

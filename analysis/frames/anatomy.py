@@ -34,14 +34,6 @@ KERNEL_COLUMNS = (
 _OF_CALLS = ("short_name", "collective", "process_group", "group_ranks")
 
 
-def timed(batches: pa.Table) -> pa.ChunkedArray:
-    """Which batches have all times, or lack those of their stages alone, all of them."""
-    lacking = [pc.is_null(batches[name]) for name in _STAGES]
-    edges = pc.and_(pc.is_valid(batches["start_ns"]), pc.is_valid(batches["end_ns"]))
-    same = functools.reduce(pc.and_, [pc.equal(one, lacking[0]) for one in lacking])
-    return pc.and_(edges, same)
-
-
 def in_time(kernels: pa.Table) -> tuple[pa.Table, int]:
     """The kernels that have a place in time; how many have no duration, or one below 0."""
     lasts = pc.fill_null(pc.greater_equal(kernels["duration_ns"], 0), False)
@@ -223,7 +215,11 @@ def _read_rank(source: Source, directory: Path, counted: Counted) -> _Read:
         table = tables.read(directory, "batches", schemas.TIMES_OF_BATCHES)
         launches = tables.read(directory, "kernels", list(KERNEL_COLUMNS))
     attributed = table.filter(table["attributed"])  # null is not attributed
-    whole = attributed.filter(timed(attributed))
+    # They have all times, or lack those of their stages alone, all of them.
+    lacking = [pc.is_null(attributed[name]) for name in _STAGES]
+    edges_known = [pc.is_valid(attributed[name]) for name in ("start_ns", "end_ns")]
+    alike = [pc.equal(one, lacking[0]) for one in lacking[1:]]
+    whole = attributed.filter(functools.reduce(pc.and_, [*edges_known, *alike]))
     # Of a batch without stages all is after its last.
     batches = {
         name: (whole[name].fill_null(0) if name in _STAGES else whole[name]).to_numpy()
@@ -335,9 +331,6 @@ def _communication(
     return parts | dict(zip(WAITS, waits.T, strict=True))
 
 
-_COMMUNICATION = ("exposed_communication_ns", "overlapped_communication_ns")
-
-
 def anatomy_of(trace: RunTrace, with_warmup: bool = False) -> pd.DataFrame:
     """:func:`anatomy` of a run, with the columns that are known of it."""
     steps = (ALL if with_warmup else trace.counted).steps
@@ -352,9 +345,10 @@ def anatomy_of(trace: RunTrace, with_warmup: bool = False) -> pd.DataFrame:
         for one in trace.recorded
     ]  # fmt: skip
     frame = pd.concat([one for one in ranks if len(one)] or [pd.DataFrame()], ignore_index=True)
-    if trace.source.ranks > 1 and len(frame) and not frame[list(_COMMUNICATION)].any(axis=None):
+    talk = ["exposed_communication_ns", "overlapped_communication_ns"]
+    if trace.source.ranks > 1 and len(frame) and not frame[talk].any(axis=None):
         # Not 0 ms: the profiler did not see them, and what they took counts as idle.
-        return frame.drop(columns=list(_COMMUNICATION))
+        return frame.drop(columns=talk)
     if trace.collectives_alone:
         return frame.drop(columns=[name for name in map(str, frame) if name.startswith(("compute", "idle"))])
     return frame

@@ -210,12 +210,12 @@ def _add_folder(study: Study, path: Path) -> None:
     if jobs:
         return
     sweeps = [folder for folder in _visible(path) if _is_sweep(folder)]
-    if len(sweeps) == 1:
+    if len(sweeps) > 1:
+        names = ", ".join(map(str, sweeps))
+        raise UserError(f"{path} holds {len(sweeps)} sweeps; name one of them: {names}")
+    if sweeps:
         _add_sweep(study, sweeps[0])
         return
-    if sweeps:
-        names = ", ".join(str(sweep) for sweep in sweeps)
-        raise UserError(f"{path} holds {len(sweeps)} sweeps; name one of them: {names}")
     for file in sorted(file for file in path.rglob("*") if file.is_file()):
         name = str(file.relative_to(path))
         if name.startswith(".") or "/." in name:
@@ -266,8 +266,7 @@ def _add_sized(study: Study, ranks: int, path: Path) -> None:
         said = ranks if source.job is not None and source.job.world_size_from else source.world_size
         if said not in (None, ranks):
             raise UserError(f"{ranks}={path}: {source.id} has {said} ranks")
-        taken = {one.id for one in study.loaded}
-        name = source.id
+        taken, name = {one.id for one in study.loaded}, source.id
         if name in taken and source.path != path:
             name = f"{path.resolve().name}/{name}"
         name = f"{name} ({ranks})" if name in taken else name

@@ -38,13 +38,9 @@ def measure(columns: output.Columns) -> Callable[[Callable[..., Answer]], Measur
 
 
 class Flag:
-    """A flag of a command, which is an argument of its measure.
+    """A flag of a command: an argument of its measure or, if ``of_study``, of what is loaded.
 
-    Args:
-        name: with its dashes; without, a positional argument.
-        read: the argument from the flag's value and the study; None: the value.
-        of_study: it says what is loaded, and is no argument of the measure.
-        settings: of :meth:`argparse.ArgumentParser.add_argument`.
+    ``read``: the argument from the flag's value and the study; None: the value.
     """
 
     def __init__(
@@ -106,15 +102,10 @@ class Command:
 
     Where its module is the program that runs (``python -m``), it runs at once, and the program ends.
 
-    Args:
-        module_name: ``__name__`` of its module.
-        name: of the command, and of its measure.
-        doc: the help.
-        load: the study from the arguments, or what else the measure is of.
-        after: what else is done with the answer, before it is written.
-        newest: without a folder, the newest sweep is answered for.
-        module: of the measure; by default that of its name in ``analysis.measures``. It is imported when it
-            has to answer: the help of a command needs no pandas.
+    ``load``: the study from the arguments, or what else the measure is of; ``after``: what else is done with
+    the answer, before it is written; ``newest``: without a folder, the newest sweep is answered for;
+    ``module``: of the measure, by default that of its name in ``analysis.measures``. It is imported when it
+    has to answer: the help of a command needs no pandas.
     """
 
     def __init__(

@@ -27,7 +27,6 @@ from profiling.traced_job import TracedJob
 if TYPE_CHECKING:
     import pandas as pd
 
-
 Kind = Literal["run", "trace", "pyprof", "tau_intervals", "tau_atomics", "marks"]
 
 # In these the runs of one point may differ: how they were watched, and for how long.
@@ -221,7 +220,6 @@ class Study:
 
     @property
     def tau_intervals(self) -> tuple[Source, ...]:
-        """The reference's TAU tables of timers that count."""
         return self.of_kind("tau_intervals")
 
     @property
@@ -248,15 +246,13 @@ class Study:
     ) -> Iterator[tuple[Source, _Answer]]:
         """Each run with what ``function`` says of it, but those that cannot be used and those with None."""
         for source in sources:
-            answer = self.use(source, function)
-            if answer is not None:
+            if (answer := self.use(source, function)) is not None:
                 yield source, answer
 
     def a_step(self, ids: Iterable[str]) -> str:
         """What figures of these sources are of: ``a step``, or the whole recording where none is known."""
         of = set(ids)
-        without = sorted(self.without_steps() & of)
-        if not without:
+        if not (without := sorted(self.without_steps() & of)):
             return A_STEP
         return RECORDING if len(without) == len(of) else f"{A_STEP} (of {', '.join(without)}: {RECORDING})"
 
@@ -270,8 +266,7 @@ class Study:
 
     def once(self, what: str, key: Any, compute: Callable[[], _Answer]) -> _Answer:
         """What ``compute`` gives for a key of :meth:`kept`, computed when it is first asked for."""
-        kept = self.kept(what)
-        if key not in kept:
+        if key not in (kept := self.kept(what)):
             kept[key] = compute()
         return kept[key]  # type: ignore[no-any-return]
 
@@ -290,7 +285,6 @@ class Study:
         self.add(Finding(code, run, rank, configuration, side, data))  # type: ignore[arg-type]
 
     def add(self, finding: Finding) -> None:
-        """Add a finding, once."""
         self.noted.setdefault(finding)
 
     def join(self, other: "Study") -> None:

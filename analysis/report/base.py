@@ -210,12 +210,10 @@ def _name_nodes(layout: dict[str, Any], points: pd.DataFrame) -> None:
     nodes = points.dropna(subset="nodes").groupby("world_size")["nodes"].agg(["min", "max"])
     if (nodes["max"] == 1).all():
         return
-    below = {
-        ranks: f"<br>{least:.0f} node{'s' * (least != 1)}" if least == most else ""
-        for ranks, least, most in nodes.itertuples()
-    }
-    ticks = layout["xaxis"]["tickvals"]
-    layout["xaxis"]["ticktext"] = [f"{ranks:g}{below.get(ranks, '')}" for ranks in ticks]
+    least = nodes["min"][nodes["min"] == nodes["max"]]
+    below = {ranks: f"<br>{count:.0f} node{'s' * (count != 1)}" for ranks, count in least.items()}
+    axis = layout["xaxis"]
+    axis["ticktext"] = [f"{ranks:g}{below.get(ranks, '')}" for ranks in axis["tickvals"]]
 
 
 def bar_chart(

@@ -29,7 +29,7 @@ _COLOURS = {"slower": VERMILLION, "faster": GREEN, "no difference": GREY, "too f
 def build(a: Study, b: Study, across: Sequence[str] = ()) -> Page:
     """The page of two results, which may differ in ``across``; UserError: they have nothing in common."""
     names = names_of(a.path, b.path)
-    of_traces = all(study.only_traces for study in (a, b))
+    of_traces = a.only_traces and b.only_traces
     answer = compared(a, b, across)
     if not answer.tables:
         same = "traces" if of_traces else "runs"

@@ -59,7 +59,6 @@ def together(rows: pd.DataFrame) -> pd.DataFrame:
 
 @section("mpi", "What does MPI cost?", lambda context: messages.has_tau(context.study))
 def mpi(context: Context) -> Section:
-    """Time and messages of MPI, of TAU's tables."""
     answer = messages.answer(context.study)
     rows = pd.DataFrame(answer.rows)
     lines = [name for name in varied(rows) if name not in ("nodes", "world_size")]
@@ -91,7 +90,6 @@ def page(shares: pd.DataFrame, name: str) -> Page:
         points = points.assign(facts=pd.Series(levels, dtype=object), label=points["label"] + points["part"])
         encoding = Encoding(colour="label", dash="part")
         charts = [Chart("activities", draw(points, encoding, _SHARES))]
-    tables = [Part("", rows, filled(columns(SHARES), rows))]
-    heading = "What do communication and copies take?"
-    section = Section("", charts, tables, id="activities", heading=heading)
+    table, heading = Part("", rows, filled(columns(SHARES), rows)), "What do communication and copies take?"
+    section = Section("", charts, [table], id="activities", heading=heading)
     return Page(f"Communication and copies: {name}", f"configurations: {len(rows)}", [], [section], "", [])

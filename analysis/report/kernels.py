@@ -39,7 +39,6 @@ def _rows(context: Context) -> pd.DataFrame:
 
 @section("kernels", "Which kernels take the time?", lambda context: bool(context.study.sources))
 def top(context: Context) -> Section:
-    """The kernels that take most time: a chart of one run, a table of all."""
     rows = context.once(_rows)
     each = rows.drop_duplicates("run")
     names = dict(zip(each["run"], labels_of(records(each), context.factors, context.unit), strict=True))

@@ -85,15 +85,13 @@ def published(context: Context) -> Section:
 
 @section("kernel-tables", "The kernel tables", lambda context: len(known(context, "tables")) > 0)
 def kernel_tables(context: Context) -> Section:
-    """Counts and coverage of PyProf tables."""
     return Section(tables=scaled.tables(known(context, "tables")))
 
 
 def _moved(context: Context) -> list[str]:
     """A line a correction; of studies that hold something published only."""
-    if context.others.empty:
-        return []
-    return [line.strip() for line in explain(context.study)[2:] if line.strip()]
+    said = [] if context.others.empty else explain(context.study)[2:]
+    return [line.strip() for line in said if line.strip()]
 
 
 @section("corrections", "Effect of each correction", lambda context: bool(context.once(_moved)))

@@ -29,7 +29,6 @@ _COLOURS = {"saved": DARK_GREY, "not_saved": WHITE}
 _WHAT_IFS = {
     one["what_if"]: one["words"].partition(" (")[0] for one in WORDS["advice"].values() if "what_if" in one
 }
-_NAMES = {CURVE: "curve", SIMULATION: "simulated"}
 
 
 @section(
@@ -74,7 +73,6 @@ def prediction(context: Context) -> Section:
 
 @section("plan", "How many nodes should a training use?", lambda context: bool(context.training))
 def plan_section(context: Context) -> Section:
-    """Time to train and node-hours against ranks, with the chosen size marked."""
     answer = plan(context.study, **context.training)
     rows = pd.DataFrame(answer.rows)
     choice = chosen(rows)
@@ -91,10 +89,8 @@ def plan_section(context: Context) -> Section:
 def _mark(traces: list[dict[str, Any]], x: list[float], y: list[float]) -> None:
     """Add a star at a point, with the facts of the line through it."""
     look = {"mode": "markers", "name": "chosen", "marker": {"symbol": "star", "size": 16, "color": BLACK}}
-    for trace in traces:
-        if x and (x[0], y[0]) in zip(trace["x"], trace["y"], strict=True):
-            traces.append({**look, "x": x, "y": y, "meta": trace["meta"]})
-            return
+    through = [one for one in traces if x and (x[0], y[0]) in zip(one["x"], one["y"], strict=True)]
+    traces += [{**look, "x": x, "y": y, "meta": one["meta"]} for one in through[:1]]
 
 
 def _points(
@@ -113,7 +109,9 @@ def _points(
     best = of[of["gain_pct"] > 0].groupby("what_if")["gain_pct"].max().nlargest(3)
     of = of[of["what_if"].isin(["", *best.index])]
     words = of["what_if"].str.partition("=")[0].map(_WHAT_IFS).fillna(of["what_if"])
-    labels = ("with " + words).where(of["what_if"] != "", of["predicted_by"].map(_NAMES))
+    labels = ("with " + words).where(
+        of["what_if"] != "", of["predicted_by"].map({CURVE: "curve", SIMULATION: "simulated"})
+    )
     columns = ["world_size", "images_per_s", "images_per_s_low", "images_per_s_high"]
     kinds = {**dict.fromkeys(columns, float), "label": object}
     frames = [one[[*kinds]].astype(kinds) for one in (measured, of.assign(label=labels))]

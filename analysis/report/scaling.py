@@ -43,7 +43,6 @@ def _ran_or_traced(context: Context) -> bool:
 
 @section("scaling", "How does it scale?", _ran)
 def scaling(context: Context) -> Section:
-    """Throughput and efficiency against ranks."""
     own = context.own
     points = points_against_ranks(own, context.curves)
     axes = {"throughput": THROUGHPUT, "efficiency": EFFICIENCY}
@@ -72,7 +71,6 @@ def points_against_ranks(own: pd.DataFrame, series: Sequence[str]) -> pd.DataFra
 
 @section("table", "Results", _ran)
 def table(context: Context) -> Section:
-    """The figures themselves, as the terminal shows them."""
     return Section(tables=figures.tables(context.own, with_loss=False))
 
 
@@ -82,7 +80,6 @@ def _lost(context: Context) -> Part | None:
 
 @section("loss", "Where is scaling efficiency lost?", lambda context: context.once(_lost) is not None)
 def loss(context: Context) -> Section:
-    """The loss of each point by part, stacked, and the figures."""
     part = context.once(_lost)
     assert part is not None  # else the section does not apply
     rows, colours, text = pd.DataFrame(part.rows), _LOSS_COLOURS, _GROWTH
@@ -110,7 +107,6 @@ def loss(context: Context) -> Section:
 
 @section("stages", "How long are the stages of a step?", _ran)
 def stages(context: Context) -> Section:
-    """Where a batch's time goes, by stage."""
     rows = base.named(context.own, context.factors, unit=context.unit)
     rows = rows.assign(configuration=rows["label"])
     bars = rows.assign(**{f"{name}_ms": rows[f"mean_{name}_ms"] for name in plots.STAGE_COLOURS})
@@ -123,7 +119,6 @@ def stages(context: Context) -> Section:
 
 @section("anatomy", "Where does the time of a step go?", _ran_or_traced)
 def anatomy_section(context: Context) -> Section:
-    """Where it goes, by what runs: parts that add up."""
     answer = anatomy.anatomy(context.study)
     figures = [f"{name}_ms" for name in plots.PART_COLOURS]
     rows = base.finest_parts(pd.DataFrame(answer.rows))
@@ -176,7 +171,6 @@ def _varying(context: Context) -> bool:
 
 @section("factors", "Which factor matters?", _varying)
 def factors_section(context: Context) -> Section:
-    """Share of the variance by factor, largest first."""
     what, _ = context.once(factors.responses, context.study)
     rows = context.once(base.effects)
     known = rows[rows["omega_squared"].notna()]
