@@ -14,7 +14,5 @@ from analysis.frames.measure import Command, flag
 
 main = Command(
     __name__, "expense", __doc__,
-    flag(
-        "--by", choices=("run", "rank"), default="run", help="one row per configuration, or per rank [run]"
-    ),
+    flag("--by", choices=("run", "rank"), default="run", help="one row per configuration, or per rank [run]"),
 )  # fmt: skip

@@ -18,9 +18,7 @@ from analysis.display.metrics import called
 from jobs.run_fields import FACTOR
 
 CUT = "Error bars are cut at the upper edge."
-MOST_COLOURS = 8  # as many as readers tell apart, the colour-blind and in print too
 DASHES = ("solid", "dash", "dashdot")  # dotted is ideal scaling
-_MOST_IDEAL = 6  # lines that have an ideal line each
 
 Facts = Mapping[str, Any]  # the level of each factor
 
@@ -41,7 +39,7 @@ class Encoding:
 
 def encode(points: Sequence[Facts], factors: Iterable[str]) -> Encoding:
     """The channels of the factors that vary among points; ``factors``: the most important first."""
-    free = {"colour": MOST_COLOURS, "dash": len(DASHES)}
+    free = {"colour": 8, "dash": len(DASHES)}  # as many as readers tell apart, the colour-blind too
     channels: dict[str, str] = {}
     counts = {factor: len(levels(points, factor)) for factor in factors}
     counts = {factor: count for factor, count in counts.items() if count > 1}
@@ -183,7 +181,7 @@ def _ideal(traces: Sequence[dict[str, Any]], axes: Axes) -> list[dict[str, Any]]
         trace for trace in traces
         if len(trace["x"]) > 1 and not {"band", "members"} & set(trace["meta"]) and trace["y"][0] is not None
     ]  # fmt: skip
-    if not axes.ideal or len(drawn) > _MOST_IDEAL:
+    if not axes.ideal or len(drawn) > 6:
         return []
     return [
         {

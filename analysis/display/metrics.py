@@ -124,9 +124,8 @@ def _field(name: str) -> Metric:
     kinds = (info.annotation, *get_args(info.annotation))
     number = any(kind in kinds for kind in (int, float, bool))
     also = f" (in tables without GPUs: {RANKS_PER_NODE})".replace("\n", "") if name == "gpus_per_node" else ""
-    return Metric(
-        name, (info.description or "") + also, "GPUs/\nnode" if also else "", text=not number, key=True
-    )
+    heading = "GPUs/\nnode" if also else ""
+    return Metric(name, (info.description or "") + also, heading, text=not number, key=True)
 
 
 # Factors of a program's own are fields of their own.
@@ -173,10 +172,8 @@ def called(row: Mapping[str, Any], fields: Sequence[str]) -> str:
     """A configuration's name: ``dali-cpu, fp16 gradients``."""
     words = str(row.get("program") or "").split()
     # Of a command line the script alone: a report is sent to others.
-    program = next(
-        (word.rpartition("/")[2] for word in words if word.endswith(".py")), words[0] if words else ""
-    )
-    return label_of(row, fields) or str(row.get("model") or row.get("job") or program or "all runs")
+    program, *_ = *(word.rpartition("/")[2] for word in words if word.endswith(".py")), *words, "all runs"
+    return label_of(row, fields) or str(row.get("model") or row.get("job") or program)
 
 
 def fields(names: Iterable[str]) -> list[Metric]:

@@ -94,14 +94,12 @@ class Answer:
         return [Part(self.title, some, metrics.filled([*metrics.fields(also), *names], some), caption)]
 
 
-def parser(
-    module: str, description: str | None, columns: Callable[[], Columns], optional: str = ""
-) -> Parser:
+def parser(name: str, description: str | None, columns: Callable[[], Columns], optional: str = "") -> Parser:
     """A command's parser with the flags that all analyses share.
 
     ``columns``: of its answers; ``optional``: what stands for a path that is not given, "": it has to be.
     """
-    command_line = make_parser(f"python -m {module}", description)
+    command_line = make_parser(f"python -m {name}", description)
     command_line.add_argument(
         "path", type=Path, metavar="DIR", nargs="?" if optional else None,
         help="results of a sweep, a run, converted traces, PyProf or TAU tables, or one such file"
@@ -262,9 +260,7 @@ def as_terminal(
 
 def with_ranks(part: Part) -> Part:
     """A table of runs without GPUs: what a node has of them is ranks."""
-    named = [
-        replace(one, header=RANKS_PER_NODE) if one.name == "gpus_per_node" else one for one in part.columns
-    ]
+    named = [replace(of, header=RANKS_PER_NODE) if of.name == "gpus_per_node" else of for of in part.columns]
     return replace(part, columns=named)
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from analysis.frames import divide
-from analysis.frames.divide import Activities, Intervals
+from analysis.frames.divide import EVER, Activities, Intervals
 from analysis.frames.kernel_sums import note_left_out
 from analysis.frames.matching import WAITS, Account, Matched, Unmatched, account_of, match, waits_by_cause
 from analysis.frames.steps import ALL, Counted, counted_steps, in_steps
@@ -234,26 +234,19 @@ def _read_rank(source: Source, directory: Path, counted: Counted) -> _Read:
     activities = divide.activities_of(kernels, (edges[:, 0], edges[:, 1]))
     among = in_steps(mine["batch_index"], counted.steps)
     windows = mine["start_ns"][among], mine["end_ns"][among]
-    begun = (
-        (kernels["device"] >= 0) & (start >= edges.min(initial=divide.EVER)) & (start < edges.max(initial=0))
-    )
+    begun = (kernels["device"] >= 0) & (start >= edges.min(initial=EVER)) & (start < edges.max(initial=0))
     of_batch = kernels["batch_index"]
     with_kernels = np.unique(of_batch[np.isin(of_batch, batches["batch_index"])])
     trace = RankTrace(
-        rank=tables.rank_of(directory),
-        attributed=len(busy) if len(start) else 0,
-        with_kernels=len(with_kernels),
-        counted=int(in_steps(with_kernels, counted.steps).sum()),
-        timed=len(windows[0]),
-        batch_index=mine["batch_index"],
-        edges_ns=edges,
+        rank=tables.rank_of(directory), attributed=len(busy) if len(start) else 0,
+        with_kernels=len(with_kernels), counted=int(in_steps(with_kernels, counted.steps).sum()),
+        timed=len(windows[0]), batch_index=mine["batch_index"], edges_ns=edges,
         parts_ns=divide.split(divide.windows_of(edges), activities, len(divide.STAGES)),
         activities=int(begun.sum()),
         unknown_launches=int((begun & ~divide.launch_known(kernels)).sum()),
-        untimed_batches=len(attributed) - len(whole),
-        untimed_kernels=untimed,
+        untimed_batches=len(attributed) - len(whole), untimed_kernels=untimed,
         staged=not any(whole[name].null_count for name in _STAGES),
-    )
+    )  # fmt: skip
     calls = calls_of(trace.rank, kernels, batches["batch_index"], windows, activities, counted.steps)
     return trace, calls, activities.exposed, account_of(kernels, calls["row"].to_numpy(), activities, batches)
 

@@ -216,15 +216,11 @@ def activities_of(kernels: dict[str, np.ndarray], waits: Intervals = NOTHING) ->
         return union(start[mask], end[mask])
 
     return Activities(
-        compute=pick(~(loader | moves | communication)),
-        communication=pick(communication),
-        loader_kernels=pick(loader & ~moves),
-        loader_copies=pick(loader & moves),
-        loader_waits=waits,
-        copies=pick(moves & ~loader),
-        queued=queued(kernels) if "launch_ns" in kernels else None,
+        compute=pick(~(loader | moves | communication)), communication=pick(communication),
+        loader_kernels=pick(loader & ~moves), loader_copies=pick(loader & moves), loader_waits=waits,
+        copies=pick(moves & ~loader), queued=queued(kernels) if "launch_ns" in kernels else None,
         unseen=(np.array([last]), np.array([last + EVER])),
-    )
+    )  # fmt: skip
 
 
 def of_class(kernels: dict[str, np.ndarray], *names: str) -> np.ndarray:

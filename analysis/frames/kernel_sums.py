@@ -177,10 +177,8 @@ def _tables_in(sql: str, source: Source) -> dict[str, list[str]]:
 
 def lender_of(study: Study, source: Source) -> Source | None:
     """The run under PyTorch's profiler of a run's point; of its repetition, if there are several."""
-    torch = [
-        one for one in study.of_kind("run") if one.fields["profile"] == "torch" and one.tables("kernels")
-    ]
-    of_point = [one for one in torch if one.point == source.point]
+    runs = [one for one in study.of_kind("run") if one.fields["profile"] == "torch" and one.tables("kernels")]
+    of_point = [one for one in runs if one.point == source.point]
     return min(of_point, key=lambda one: (one.repetition != source.repetition, one.repetition), default=None)
 
 
@@ -386,9 +384,8 @@ def launches_by_name(study: Study, sources: Iterable[Source]) -> pd.DataFrame:
     flags = ["first", "attributed", "unassigned"]
     names = ["kernel", "direction", *flags, "ns", "flops", "bytes", "launched_ns", "run"]
     frames = [names_of_table for _, names_of_table in tables_of_pyprof(study, sources).values()]
-    return pd.concat(frames or [pd.DataFrame(columns=names)], ignore_index=True).astype(
-        dict.fromkeys(flags, bool)
-    )
+    every = pd.concat(frames or [pd.DataFrame(columns=names)], ignore_index=True)
+    return every.astype(dict.fromkeys(flags, bool))
 
 
 def table_sums(study: Study, sources: Iterable[Source]) -> pd.DataFrame:
@@ -452,13 +449,11 @@ def costs(study: Study, sources: Sequence[Source]) -> pd.DataFrame:
     model = ~kind.isin(APART) & (sums["direction"] != "loader")
     communication, copies = kind.eq("communication"), kind.isin(("memcpy", "memset"))
     parts = {
-        "batches": sums["steps"],
-        "kernel_ns": sums["ns"].where(model),
+        "batches": sums["steps"], "kernel_ns": sums["ns"].where(model),
         **{name: sums[name].where(model) for name in ("counted_ns", "flops", "bytes")},
         "loader_ns": sums["ns"].where(~(model | communication | copies)),
-        "communication_ns": sums["ns"].where(communication),
-        "copy_ns": sums["ns"].where(copies),
-    }
+        "communication_ns": sums["ns"].where(communication), "copy_ns": sums["ns"].where(copies),
+    }  # fmt: skip
     of_runs = pd.DataFrame(parts).astype(float).groupby(sums["run"], sort=False)
     figures = of_runs.sum().assign(batches=of_runs["batches"].max().astype(int))
     figures[list(COSTS)] = figures[list(COSTS)].div(figures["batches"], axis=0)

@@ -106,11 +106,8 @@ def _add_sweep(study: Study, path: Path) -> None:
         elif _is_sweep(directory):
             study.note("parts_unread", what=[str(directory)])
     # A point that failed and was begun again has the state of its later attempt.
-    now = {
-        attempted(one.point): one.kind
-        for one in study.failed
-        if one.kind in ("done", "running", "interrupted")
-    }
+    later = ("done", "running", "interrupted")
+    now = {attempted(one.point): one.kind for one in study.failed if one.kind in later}
     now |= {attempted(source.id): "done" for source in study.loaded}
     study.failed = [one for one in study.failed if now.get(attempted(one.point), one.kind) == one.kind]
     _read_sweep(study, path)

@@ -91,9 +91,7 @@ def match(calls: pd.DataFrame, ranks: int) -> tuple[Matched | None, Unmatched]:
     groups = together(matched) or _pooled(matched)
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     clocks, reference = _clocks(end, ranks, groups)
-    of_call: list[Any] = [
-        np.array(values)[calls["place"]] for values in zip(*map(astuple, clocks), strict=True)
-    ]
+    of_call: list[Any] = [np.array(of)[calls["place"]] for of in zip(*map(astuple, clocks), strict=True)]
     start, end = (Clock(*of_call).to_reference(times) for times in (start, end))
     transfer, number = np.full(len(calls), np.nan), np.zeros(len(calls), np.uint64)
     for shared in matched:
@@ -185,20 +183,16 @@ def _clock(reference_ns: np.ndarray, rank_ns: np.ndarray) -> Clock:
     span = float(np.median(reference_ns[-third:])) - float(np.median(reference_ns[:third]))
     drifting = Clock(constant.offset_ns, (late - early) / (span or 1.0), int(np.median(reference_ns)))
     # A line through scatter is no drift: it must explain most of what the constant does not.
-    rest, rest_drifting = (
-        float(np.median(np.abs(ahead - clock.ahead_ns(reference_ns)))) for clock in (constant, drifting)
-    )
-    return drifting if rest_drifting < rest / 2 else constant
+    rest = [np.median(np.abs(ahead - one.ahead_ns(reference_ns))) for one in (constant, drifting)]
+    return drifting if rest[1] < rest[0] / 2 else constant
 
 
 # What made the last rank the last. Host: launches came late, or no operator ran; other: launched work had not
 # started, transfers of other groups, or the rank's first recorded step began late.
 CAUSES = ("data", "compute", "host", "copies", "other")
 WAITS = tuple(f"wait_{cause}" for cause in CAUSES)  # parts of exposed_wait, which add up to it
-# For meanings of columns.
-BEHIND = dict(
-    zip(WAITS, ("its data", "its kernels", "its host", "its copies", "something else"), strict=True)
-)
+_IN_WORDS = ("its data", "its kernels", "its host", "its copies", "something else")
+BEHIND = dict(zip(WAITS, _IN_WORDS, strict=True))  # for meanings of columns
 _OTHER = CAUSES.index("other")
 
 

@@ -278,9 +278,8 @@ def _change_of_level(steady_ns: np.ndarray) -> tuple[bool, float | None]:
     if (third := len(steady_ns) // 3) < 4:
         return False, None
     parts = steady_ns[:third], steady_ns[third:-third], steady_ns[-third:]
-    (low, first, high), (lower, middle, _), (lowest, last, highest) = (
-        np.percentile(part, [25, 50, 75]) for part in parts
-    )
+    quartiles = [np.percentile(part, [25, 50, 75]) for part in parts]
+    (low, first, high), (lower, middle, _), (lowest, last, highest) = quartiles
     drifts = (low > highest or lowest > high) and abs(last / first - 1) > 0.2
     falls = middle < low and last < lower and first / last - 1 > 0.1
     return bool(drifts), 100 * float(first / last - 1) if falls else None

@@ -14,13 +14,12 @@ from analysis.display.output import Answer
 from analysis.display.plots import GREEN, GREY, SKY, VERMILLION
 from analysis.frames.study import Study
 from analysis.measures.compare import SHOWN, compared
-from analysis.report.base import labels_of
+from analysis.report.base import MOST_BARS, labels_of
 from analysis.report.build import MEASURED_RUNS, MEASURED_TRACES, findings_section, provenance_of
 from analysis.report.render import Chart, Line, Page, Section
 from profiling.errors import UserError
 from profiling.findings import lines
 
-MOST_BARS = 40
 _LONGER, _SHORTER = "longer in B", "shorter in B"
 _COLOURS = {"slower": VERMILLION, "faster": GREEN, "no difference": GREY, "too few runs": SKY,
             _LONGER: VERMILLION, _SHORTER: GREEN}  # fmt: skip

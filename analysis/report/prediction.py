@@ -109,9 +109,8 @@ def _points(
     best = of[of["gain_pct"] > 0].groupby("what_if")["gain_pct"].max().nlargest(3)
     of = of[of["what_if"].isin(["", *best.index])]
     words = of["what_if"].str.partition("=")[0].map(_WHAT_IFS).fillna(of["what_if"])
-    labels = ("with " + words).where(
-        of["what_if"] != "", of["predicted_by"].map({CURVE: "curve", SIMULATION: "simulated"})
-    )
+    methods = of["predicted_by"].map({CURVE: "curve", SIMULATION: "simulated"})
+    labels = ("with " + words).where(of["what_if"] != "", methods)
     columns = ["world_size", "images_per_s", "images_per_s_low", "images_per_s_high"]
     kinds = {**dict.fromkeys(columns, float), "label": object}
     frames = [one[[*kinds]].astype(kinds) for one in (measured, of.assign(label=labels))]

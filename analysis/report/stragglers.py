@@ -51,11 +51,9 @@ def _figure(source: Source, lateness: Lateness) -> Figure:
     # Twice what counts as late is the least that has full colour: noise of a steady run stays pale.
     full = max(2 * LATE_SHARE * lateness.step_ns / 1e6, float(np.percentile(np.abs(late_ms), 99)))
     rows = latest(late_ms)
-    values = [
-        [float(f"{value:.3g}") if np.isfinite(value) else None for value in late_ms[row]] for row in rows
-    ]
+    z = [[float(f"{value:.3g}") if np.isfinite(value) else None for value in late_ms[row]] for row in rows]
     trace = {
-        "type": "heatmap", "x": steps, "z": values, "zmin": -full, "zmax": full,
+        "type": "heatmap", "x": steps, "z": z, "zmin": -full, "zmax": full,
         "y": [escaped(f"{rank} ({nodes[rank]})" if several else str(rank)) for rank in rows],
         "colorscale": [[0.0, BLUE], [0.5, WHITE], [1.0, ORANGE]],  # distinct in any colour vision
         "colorbar": {"title": {"text": "ms"}, "thickness": 12},
