@@ -63,8 +63,6 @@ COLUMNS = {
     "Columns of the shares, one row per number of GPUs, batch size and backend:": SHARES,
 }  # fmt: skip
 _PRINTED = {"gpus", "batch", "time_pct", "time_s", "calls", "kernel"}
-_COPIES = ("memcpy", "memset")
-
 
 _OF_KERNELS = """
 select {levels} coalesce(device >= 0, true) as on_gpu, coalesce(name::varchar, '(without a name)') as name,
@@ -83,7 +81,7 @@ def of_kernels(kernels: pa.Table | Sequence[Path], by: Sequence[str] = ()) -> pd
     relation = connection.read_parquet([*map(str, kernels)]) if files else connection.from_arrow(kernels)
     rows = relation.query("kernels", sql).df()  # type: ignore[union-attr]
     rows["type"] = np.where(rows.pop("on_gpu"), GPU, CPU)
-    copies = rows["class"].isin(_COPIES) & (rows["type"] == GPU)
+    copies = rows["class"].isin(["memcpy", "memset"]) & (rows["type"] == GPU)
     kinds = rows["name"].map(lambda name: short_name(name).replace("Mem", "mem", 1))
     rows["name"] = rows["name"].mask(copies, "[CUDA " + kinds + "]")
     return _finished(rows, by)
@@ -195,12 +193,6 @@ def activities_of(study: Study, by: Sequence[str] = ()) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def fields_of(study: Study) -> pd.DataFrame:
-    """The fields of runs, and their number of GPUs, by their ids."""
-    known = {source.id: {**source.fields, "world_size": source.world_size} for source in study.sources}
-    return pd.DataFrame(known, dtype=object).T
-
-
 # What the command line in a log, or else its path, says of its run.
 _OF_LOG = {
     "world_size": r"(?i)(?:gpus|n(?:um[-_])?gpu|nproc[-_]per[-_]node|\bgpu(?=\d))[ =_-]?(\d+)(?![\d,])"
@@ -256,7 +248,7 @@ def of_path(study: Study, by: Sequence[str] = ()) -> pd.DataFrame:
 
 
 def _of_file(study: Study, path: Path, by: Sequence[str]) -> pd.DataFrame:
-    found = _tables(study, path, ("kernels", "intervals", "atomics"))
+    found = _read(study, path, ("kernels", "intervals", "atomics"))
     rows = of_kernels(found["kernels"], by) if "kernels" in found else pd.DataFrame()
     intervals = found.get("intervals")
     if rows.empty and intervals is not None and ON_DEVICE in intervals["thread"].unique().to_pylist():
@@ -285,7 +277,9 @@ def activities(
         rows = activities_of(study, by) if study.loaded else of_path(study, by)
         if shares:
             runs = list(rows["run"].unique())
-            known = fields_of(study) if study.loaded else fields_of_logs(study, runs, field or {})
+            fields = {one.id: {**one.fields, "world_size": one.world_size} for one in study.sources}
+            known = pd.DataFrame(fields, dtype=object).T
+            known = known if study.loaded else fields_of_logs(study, runs, field or {})
             printed = shares_of(rows, known.reindex(runs))
     if printed is not None:
         return Answer(printed, SHARES, title="Share of GPU activity time", caption=_CAPTION)
@@ -331,9 +325,7 @@ def functions(study: Study, by: Sequence[str] = (), top: int | None = None) -> A
         if table in sums
     ]
     if not found:
-        raise UserError(
-            f"{study.path} holds no functions and no counters (profiling.convert reads raw files)"
-        )
+        raise UserError(f"{study.path} holds no function and no counter (profiling.convert reads raw files)")
     levels = [LEVELS[name] for name in by]
     metrics = [RUN, *levels, _KIND, *FUNCTIONS, *COUNTERS, _NAME]
     of_functions, of_counters = ["calls", "exclusive_ns", "inclusive_ns"], ["count", "mean", "min", "max"]
@@ -379,19 +371,17 @@ def sums_of_tools(
     for folder in folders:
         of_run = folder.parent if folder.name.startswith("rank_") else folder
         run = path.name if of_run in (path, path.parent) else str(of_run.relative_to(path))
-        found.append((run, _tables(study, folder, names)))
+        found.append((run, _read(study, folder, names)))
     for report in (folder / "rank.json" for folder in folders):
         for finding in orjson.loads(report.read_bytes()).get("findings", []) if report.exists() else ():
             study.add(Finding.from_json(finding))
     if path.is_file() or (tool and not folders):
-        found = [(path.name, _tables(study, path, names, tool))]
+        found = [(path.name, _read(study, path, names, tool))]
     rows = {name: [of[name].to_pandas().assign(run=run) for run, of in found if name in of] for name in names}
     return {name: pd.concat(some, ignore_index=True) for name, some in rows.items() if some}
 
 
-def _tables(
-    study: Study, path: Path, names: Sequence[str], tool: str | None = None
-) -> Mapping[str, pa.Table]:
+def _read(study: Study, path: Path, names: Sequence[str], tool: str | None = None) -> Mapping[str, pa.Table]:
     """The tables in a folder, or of a file (or folder) as this tool wrote it, whose findings are noted."""
     if path.is_dir() and not tool:
         return {name: tables.read(path, name) for name in names if tables.table_path(path, name).exists()}
@@ -408,25 +398,18 @@ resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 with open(sys.argv[1], "rb") as file:
     stats = marshal.load(file)
 json.dump([
-    [str(file), int(line), str(function), min(int(calls), 1 << 53), float(exclusive), float(inclusive)]
-    for (file, line, function), (_, calls, exclusive, inclusive, *_) in stats.items()
+    [f"{name} ({path}:{line})" if line else str(name), min(int(calls), 1 << 53), 1e9 * own, 1e9 * total]
+    for (path, line, name), (_, calls, own, total, *_) in stats.items()
 ], sys.stdout)
 """
-_MOST_S = 60.0
 
 
 def _of_cprofile(path: Path) -> pd.DataFrame:
     words = [sys.executable, "-c", _READ_CPROFILE, str(path)]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_MOST_S, check=True)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
     except subprocess.SubprocessError as error:
         why = (str(getattr(error, "stderr", None) or error).splitlines() or [""])[-1]
         raise UserError(f"{path} is not a file of cProfile ({why})") from None
-    return pd.DataFrame([
-        {
-            "run": path.name, "rank": 0, "thread": 0, "calls": calls,
-            "function": f"{function} ({file}:{line})" if line else function,
-            "exclusive_ns": 1e9 * exclusive, "inclusive_ns": 1e9 * inclusive,
-        }
-        for file, line, function, calls, exclusive, inclusive in json.loads(done.stdout)
-    ])  # fmt: skip
+    names = ["function", "calls", "exclusive_ns", "inclusive_ns"]
+    return pd.DataFrame(json.loads(done.stdout), columns=names).assign(run=path.name, rank=0, thread=0)

@@ -73,11 +73,9 @@ def batches(study: Study) -> Answer:
         study.note("few_steps", n=few, of=len(frame))
     frame = pd.concat([frame, published.astype(object)], ignore_index=True)
     frame = frame.astype(dict.fromkeys(("steps", "warmup_dropped", "steady_steps"), "Int64"))
-    ordered = in_order(frame, (*ID_FIELDS, *study.own_factors, "repetition"))
+    rows = in_order(frame, (*ID_FIELDS, *study.own_factors, "repetition"))
     metrics = [*OF_A_RUN, *DURATIONS, *([TAU_STEP] if len(published) else [])]
-    return Answer(
-        ordered, metrics, title="Steps of each run (ms; a step of the job ends with its slowest rank)"
-    )
+    return Answer(rows, metrics, title="Steps of each run (ms; a step of the job ends with its slowest rank)")
 
 
 def durations(series: Mapping[str, Series]) -> pd.DataFrame:
@@ -139,7 +137,6 @@ COLUMNS = {
     "Columns: run, the fields of the run, repetition, the fields of --by, then the parts of a step:":
     (*LEVELS.values(), *METRICS),
 }  # fmt: skip
-_SUM = "The parts sum to the wall time."
 
 
 @measure(COLUMNS)
@@ -186,9 +183,9 @@ def tables(frame: pd.DataFrame, by: Sequence[str] = (), of: str = A_STEP) -> lis
     keys = [*columns(fields(telling(rows))), *(LEVELS[name] for name in by)]
     whole = columns(METRICS, *(["attributed_steps"] if of != RECORDING else []), "wall_ms")
     beside = columns(METRICS, *(f"{name}_ms" for name in BESIDE))
-    within = [name for names in WITHIN.values() for name in names]
+    within, sums = [name for names in WITHIN.values() for name in names], "The parts sum to the wall time."
     return [
-        Part(f"Anatomy of {of}, ms", rows, [*keys, *whole, *map(_with_share, PARTS), *beside], _SUM),
+        Part(f"Anatomy of {of}, ms", rows, [*keys, *whole, *map(_with_share, PARTS), *beside], sums),
         Part("Components, ms", rows, [*keys, *map(_with_share, within)]),
     ]
 

@@ -225,9 +225,7 @@ def history(studies: Sequence[Study], across: Sequence[str] = ()) -> pd.DataFram
         (numbers.transform("size") >= two_samples.FEWEST) & (numbers.transform("max") == len(studies) - 1)
     ].reset_index(drop=True)
     if rows.empty:
-        raise UserError(
-            f"no configuration has unprofiled runs in {studies[-1].path} and in two results before"
-        )
+        raise UserError(f"no configuration has unprofiled runs in {studies[-1].path} and two results before")
     ends, changes = [], []
     for places in rows.groupby("configuration").groups.values():
         values = rows.loc[places, "step_ms"].to_numpy()

@@ -52,15 +52,13 @@ def _chosen(study: Study, run: str | None) -> tuple[Source, Source | None]:
     runs = study.of_kind("run")
     timed = {one.id: one for one in runs if one.fields["profile"] == "torch"}
     counted = [one for tool in TOOLS for one in runs if one.fields["profile"] == tool]
-    counting = {
-        timing: next((one for one in counted if one.point == of.point), None) for timing, of in timed.items()
-    }
+    counts = {key: next((one for one in counted if one.point == of.point), None) for key, of in timed.items()}
     if not timed:
         raise UserError(f"{study.path} holds no kernels of a run under the torch profiler (jobs.hotspots)")
     if run is not None and run not in timed:
         raise UserError(f"--run: {study.path} holds no such run {run!r}{did_you_mean(run, timed)}")
-    chosen = run or next((timing for timing in timed if counting[timing]), next(iter(timed)))
-    return timed[chosen], counting[chosen]
+    chosen = run or next((key for key in timed if counts[key]), next(iter(timed)))
+    return timed[chosen], counts[chosen]
 
 
 def _table(study: Study, source: Source | None, name: str) -> pd.DataFrame:
@@ -125,8 +123,7 @@ def by_kernel(events: pd.DataFrame) -> pd.DataFrame:
 
 # From so much of a peak on, that peak bounds; below, latency does (Nsight Compute's "speed of light" rule).
 NEAR_PCT = 60.0
-# A launch costs the host 2 to 10 us: a kernel as short may wait for it.
-SHORT_US = 10.0
+SHORT_US = 10.0  # a launch costs the host 2 to 10 us: a kernel as short may wait for it
 # Below these, occupancy, use of memory accesses and instructions per cycle are low.
 _LOW = {"load_efficiency_pct": 50.0, "store_efficiency_pct": 50.0, "achieved_occupancy_pct": 25.0, "ipc": 1.0}
 

@@ -170,14 +170,12 @@ def side_of(
     kernels = figures(study, [source], by, direction)
     if direction is None and source.tables("batches") and len(kernels):
         steps = anatomy.means(anatomy_frame(study, [source]))
-        unplaced = study.use(source, lambda one: query(study, one, _UNPLACED, kernels=one.tables("kernels")))
+        sql = "select count(*) from read_parquet($kernels) where start_ns is null and duration_ns >= 0"
+        unplaced = study.use(source, lambda one: query(study, one, sql, kernels=one.tables("kernels")))
         if len(steps) and unplaced is not None and not unplaced.to_numpy().any():
             wall_ms, idle_ms, waits_ms = steps[["wall_ms", "idle_ms", "loader_wait_ms"]].iloc[0]
             return Side(kernels, wall_ms, wall_ms - idle_ms - waits_ms)
     return Side(kernels)
-
-
-_UNPLACED = "select count(*) from read_parquet($kernels) where start_ns is null and duration_ns >= 0"
 
 
 def differences(a: pd.DataFrame, b: pd.DataFrame, by: Sequence[str] = DEFAULT_BY) -> pd.DataFrame:
@@ -216,9 +214,8 @@ def differences(a: pd.DataFrame, b: pd.DataFrame, by: Sequence[str] = DEFAULT_BY
 
 def chosen(rules: Sequence[tuple[str, Any]], otherwise: str) -> np.ndarray:
     """The first name of which the rule (booleans, shape (rows,)) holds."""
-    return np.select(
-        [np.asarray(rule, bool) for _, rule in rules], [np.array(name) for name, _ in rules], otherwise
-    )
+    names, masks = zip(*rules, strict=True)
+    return np.select([np.asarray(mask, bool) for mask in masks], list(map(np.array, names)), otherwise)
 
 
 def effects(calls_a: Any, ms_a: Any, calls_b: Any, ms_b: Any) -> tuple[Any, Any]:
@@ -311,16 +308,13 @@ def _by_name(study: Study, direction: str | None) -> pd.DataFrame:
 
 
 COLUMNS = {
-    "Columns: run, if there are several; kernel, class and direction, or the fields of --by; then:": (
-        RUN,
-        *BY.values(),
-        *METRICS,
-    ),
+    "Columns: run, if there are several; kernel, class and direction, or the fields of --by; then:":
+    (RUN, *BY.values(), *METRICS),
     "For two runs: the fields of --by, then (largest difference first):": CHANGES,
     "With --summary:": SUMMARY_METRICS,
     "Published method:": _DURATIONS,
     "Published method, --metric flops-efficiency, one file:": _RATES,
-}
+}  # fmt: skip
 
 
 @measure(COLUMNS)

@@ -111,9 +111,7 @@ def _peaks_of(study: Study, source: Source) -> tuple[str | float | None, ...]:
     if len(kinds) > 1 and source.job is None:
         study.note("devices_differ", source, devices=kinds)
     sheets = {device: _datasheet(study, device, precision) for device in kinds if precision}
-    rates = pd.DataFrame(
-        [sheets.get(device, (None, None)) for device in devices], columns=PEAKS[:2], dtype=float
-    )
+    rates = pd.DataFrame([sheets.get(one, (None, None)) for one in devices], columns=PEAKS[:2], dtype=float)
     return ", ".join(kinds), *rates.mean(skipna=False), *measured
 
 

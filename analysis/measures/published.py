@@ -103,9 +103,6 @@ SCALED_METRICS = (
 )  # fmt: skip
 
 
-_ATTRIBUTED_FROM = 26  # of the reference's 51 batches
-
-
 def _by_marks(study: Study) -> pd.DataFrame:
     """The reference's estimates from marks of profiled runs: ID_FIELDS, and ``published_s``.
 
@@ -118,7 +115,7 @@ def _by_marks(study: Study) -> pd.DataFrame:
         except ValueError as error:
             raise Unusable(source, f"is damaged: {error}") from None
         of_name = [np.sort(marks.loc[marks[MARK] == name, MARKED]) for name in (END_OF_BATCH, FORWARD)]
-        ends, begins = of_name[0], of_name[1][_ATTRIBUTED_FROM:]
+        ends, begins = of_name[0], of_name[1][26:]  # of the reference's 51 batches
         return [float(np.median(np.diff(at))) / 1e9 for at in (ends, begins) if len(at) > 1]
 
     found = [

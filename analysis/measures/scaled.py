@@ -61,16 +61,13 @@ _WARMUP = Metric("warmup_dropped", "warmup steps left out, sum over these runs",
 _SLOWER = Metric("slower_pct", "increase of steps from one on, median run", detail=True)
 METRICS = (*_SCALING, *loss.METRICS, _WARMUP, _SLOWER, *loss.MEAN_STAGES)
 COLUMNS = {
-    "Columns: method, the fields of a run, world_size, then, for our own runs:": (
-        _METHOD,
-        *METRICS,
-        *USE_METRICS,
-    ),
+    "Columns: method, the fields of a run, world_size, then, for our own runs:":
+    (_METHOD, *METRICS, *USE_METRICS),
     "PyProf tables (they hold no step durations):": published.METRICS,
     "Published method, for TAU tables:": tau.METRICS,
     "Published method, for PyProf tables of configurations with step times:": published.SCALED_METRICS,
     **traced.COLUMNS,
-}
+}  # fmt: skip
 # Ends of other intervals are details.
 _WITH_ENDS = ("step_ms", "scaling_efficiency_pct")
 _COUNTS = (
@@ -407,9 +404,6 @@ def tables(frame: pd.DataFrame, group_by: Sequence[str] = (), with_loss: bool = 
     return tables
 
 
-_LATE = "Growth of each stage relative to the baseline, without waiting for late ranks; negative: it shrank."
-
-
 def _who(some: pd.DataFrame, group_by: Sequence[str]) -> list[Metric]:
     """The fields that tell the rows apart; of a single configuration its size."""
     size = [name for name in ("nodes", "gpus_per_node") if name in some and some[name].notna().all()]
@@ -449,7 +443,8 @@ def loss_part(own: pd.DataFrame, group_by: Sequence[str] = (), intervals: bool =
             for one in columns(loss.METRICS, *(f"loss_{name}_pct" for name in names))
         ]
         title = "Loss of scaling efficiency by stage, percentage points"
-        return Part(title, scaled, [*who, *by_stages], _LATE)
+        caption = "Growth of stages over the baseline, without waiting for late ranks; negative: it shrank."
+        return Part(title, scaled, [*who, *by_stages], caption)
     names = (*PARTS[:2], *WITHIN["exposed_communication"], *PARTS[2:], "unattributed", "idle_host_bound")
     optional = [f"loss_{name}_pct" for name in (*WITHIN["exposed_communication"], "idle_host_bound")]
     shown = [

@@ -67,12 +67,10 @@ class Result:
         rows = rows.reset_index()
         return rows.reindex(columns=list(dict.fromkeys([*rows, *names_of(metrics)])))
 
-    def ratio(
-        self, name: str, stages: Sequence[str], pairs: Mapping[Case, tuple[Case, Case]]
-    ) -> pd.DataFrame:
-        """Medians of ratios, repetitions taken in turns; ``pairs``: the row's case -> above and below."""
+    def ratio(self, name: str, stages: Sequence[str], pair: Mapping[Case, tuple[Case, Case]]) -> pd.DataFrame:
+        """Medians of ratios, repetitions taken in turns; ``pair``: the row's case -> above and below."""
         spent = self._spent(stages)
-        ratios = {case: spent[above] / spent[below] for case, (above, below) in pairs.items()}
+        ratios = {case: spent[above] / spent[below] for case, (above, below) in pair.items()}
         return self._medians(name, "", ratios)
 
     def _spent(self, stages: Sequence[str]) -> dict[Case, np.ndarray]:
@@ -84,9 +82,8 @@ class Result:
     def _medians(self, name: str, unit: str, values: Mapping[Case, np.ndarray]) -> pd.DataFrame:
         rows = {case: estimates.median_in_run(some) for case, some in values.items()}
         ends = [name + unit, f"{name}_low{unit}", f"{name}_high{unit}"]
-        return pd.DataFrame(
-            [rows.get(case, estimates.Estimate(np.nan)) for case in self.cases], self.cases, ends
-        )
+        unknown = estimates.Estimate(np.nan)
+        return pd.DataFrame([rows.get(case, unknown) for case in self.cases], self.cases, ends)
 
 
 def is_study(path: Path) -> bool:

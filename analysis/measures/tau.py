@@ -68,10 +68,8 @@ def _query(study: Study, table: Source, sql: str) -> pd.DataFrame:
         f"{'int' if name in _NUMBERS else 'varchar'}) as {name}"
         for name in ID_FIELDS
     ]
-    numbers = [
-        f"nullif(try_cast({name} as double), 'nan'::double) as {name}" for name in _FIGURES if name in have
-    ]
-    relation = f"(select * replace ({', '.join(numbers)}) from read_parquet($path))"
+    casts = [f"nullif(try_cast({one} as double), 'nan'::double) as {one}" for one in _FIGURES if one in have]
+    relation = f"(select * replace ({', '.join(casts)}) from read_parquet($path))"
     sql = sql.format(fields=", ".join([*fields, "run as repetition"]), table=relation)
     return query(study, table, sql, path=[table.path])
 

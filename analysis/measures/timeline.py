@@ -39,7 +39,6 @@ KERNEL_COLUMNS = (
     "batch_index", "start_ns", "duration_ns", "name", "short_name", "class", "direction", "operator", "layer",
     "device", "stream", "flops", "bytes",
 )  # fmt: skip
-MARKER_COLUMNS = ("name", "kind", "start_ns", "end_ns", "thread")
 _KINDS = ("", "communication", "loader")  # of tracks: kernels of the model, and what has tracks of its own
 
 
@@ -150,8 +149,6 @@ def lanes(track: np.ndarray, start_ns: np.ndarray, end_ns: np.ndarray) -> np.nda
     return lane
 
 
-_COMPRESSION = 1  # most of what gzip can save, at a third of the time
-
 Span = tuple[int, int]  # the first and the last step
 _Reader = Callable[[int, str, Sequence[str]], pa.Table | None]  # of a rank's table
 
@@ -164,8 +161,9 @@ Written = tuple[Counter[str], float | None]
 def write(study: Study, source: Source, path: Path, span: Span | None = None) -> Written:
     """Write a run's timeline, whole or not at all; UserError: no rank has steps of the span, or no file."""
     try:
-        # The name inside and the time are left out: the same run gives the same bytes.
-        with whole_file(path) as raw, gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as file:
+        # The name inside and the time are left out: the same run gives the same bytes. Level 1 of compression
+        # saves most of what can be, at a third of the time.
+        with whole_file(path) as raw, gzip.GzipFile("", "wb", 1, raw, mtime=0) as file:
             trace = TraceWriter(file)
             written = _write(study, source, trace, span)
             trace.finish()
@@ -178,10 +176,8 @@ def _write(study: Study, source: Source, trace: TraceWriter, span: Span | None) 
     read = partial(_read, study, source)
     batches = _batches(source, read)
     clocks, flows, residual = _aligned(study, source, list(batches))
-    limits = {rank: _limits(table, span) for rank, table in batches.items()}
-    begins = [
-        clocks[rank].to_reference(np.array([low]))[0] for rank, (low, high) in limits.items() if low < high
-    ]
+    spans = {rank: _limits(table, span) for rank, table in batches.items()}
+    begins = [clocks[one].to_reference(np.array([low]))[0] for one, (low, end) in spans.items() if low < end]
     if not begins:
         index = np.concatenate([table["batch_index"].to_numpy() for table in batches.values()])
         raise UserError(f"--batches: {source.id} has steps {index.min()} to {index.max()}")
@@ -189,7 +185,7 @@ def _write(study: Study, source: Source, trace: TraceWriter, span: Span | None) 
     paths = study.use(source, partial(paths_of, study)) if source.tables("kernels") else None
     pieces = dict(list(paths.pieces.groupby("rank"))) if paths and len(paths.pieces) else {}
     counts: Counter[str] = Counter()
-    for rank, (low, high) in limits.items():
+    for rank, (low, high) in spans.items():
         process = trace.process(rank, _name(source, rank))
         for what, (names, slices) in _of_rank(read, rank, batches[rank], pieces.get(rank), flows.get(rank)):
             if span is not None:
@@ -252,7 +248,7 @@ def _of_rank(
     if pieces is not None:
         yield "pieces of the critical path", of_path(pieces)
     yield from zip(("steps", "stages"), of_batches(batches), strict=True)
-    if (markers := read(rank, "markers", MARKER_COLUMNS)) is not None:
+    if (markers := read(rank, "markers", ("name", "kind", "start_ns", "end_ns", "thread"))) is not None:
         yield from zip(("ranges", "marks"), of_markers(markers), strict=True)
     if (kernels := read(rank, "kernels", KERNEL_COLUMNS)) is not None:
         rows = kernels.to_pandas()
@@ -288,9 +284,6 @@ def _name(source: Source, rank: int) -> str:
     return " · ".join([f"rank {rank}", *texts])
 
 
-_SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
-
-
 def choose(study: Study, run: str | None = None) -> Source:
     """The run whose timeline is written: the one named, or the largest that was profiled."""
     sources = {source.id: source for source in study.of_kind("run", "trace")}
@@ -310,7 +303,7 @@ def write_of(study: Study, path: Path, run: str | None, batches: str | None) -> 
     """Write the timeline of a study's run, and print what it holds; UserError also of too many kernels."""
     span = None
     if batches is not None:
-        match = _SPAN.fullmatch(batches)
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", batches)
         if match is None or (match[2] is not None and int(match[2]) < int(match[1])):
             raise UserError(f"--batches: invalid value {batches!r}; expected a step or a range (40 or 40-42)")
         span = int(match[1]), int(match[2] or match[1])

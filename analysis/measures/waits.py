@@ -136,9 +136,7 @@ def activities_of(recorded: Recorded) -> Activities:
     place = np.append(np.argsort(every.index), UNKNOWN)
     # A call that waits is of the batch of the call before it in its chain.
     known = every["batch_index"].where(every["kind"] != WAIT).groupby(every["chain"]).ffill()
-    every = every.assign(
-        launch=place[every["launch"].to_numpy()], batch_index=known.fillna(UNKNOWN).astype(np.int64)
-    )
+    every["launch"], every["batch_index"] = place[every["launch"]], known.fillna(UNKNOWN).astype(np.int64)
     activities = Activities(*(every[column.name].to_numpy() for column in fields(Activities)))
     end = activities.end_ns.copy()
     # A copy that blocked its call to its last piece ends with it.
@@ -161,9 +159,8 @@ def in_chains(activities: Activities) -> np.ndarray:
     start, end = activities.start_ns, activities.end_ns
     every = pd.DataFrame({"chain": activities.chain, "at": start})
     ended = pd.DataFrame({"chain": activities.chain, "at": end, "which": np.arange(len(end))})
-    before = pd.merge_asof(
-        every, ended.sort_values("at", kind="stable"), on="at", by="chain", allow_exact_matches=False
-    )
+    by_end = ended.sort_values("at", kind="stable")
+    before = pd.merge_asof(every, by_end, on="at", by="chain", allow_exact_matches=False)
     last = before["which"].fillna(UNKNOWN).to_numpy(np.int64)
     # One that ends in the nanosecond in which the next starts is before it.
     neighbour = ended.groupby("chain")["which"].shift(fill_value=UNKNOWN).to_numpy()

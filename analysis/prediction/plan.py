@@ -30,9 +30,7 @@ METRICS = (
 )  # fmt: skip
 COLUMNS = {"Columns: the configuration's fields, then": METRICS}
 _CHEAPEST = "Cheapest within {within:g} hours: {nodes} nodes, {node_hours:.0f} node-hours ({called})"
-_TOO_SLOW = (
-    "None is sure to end within {within:g} hours; fastest: {nodes} nodes, {hours:.1f} hours ({called})"
-)
+_TOO_SLOW = "None surely ends within {within:g} hours; fastest: {nodes} nodes, {hours:.1f} hours ({called})"
 _RATES = ["images_per_s", "images_per_s_low", "images_per_s_high"]
 
 
@@ -55,9 +53,7 @@ def plan(
     measured = pd.DataFrame(scaled(study).rows)
     if "images_per_s" not in measured or measured["images_per_s"].isna().all():
         raise UserError(f"{study.path} holds no run with images/s: nothing can be planned")
-    own = [
-        name for name in (*CONFIGURATION, *own_names(dict.fromkeys(map(str, measured)))) if name in measured
-    ]
+    own = [one for one in (*CONFIGURATION, *own_names(dict.fromkeys(map(str, measured)))) if one in measured]
     measured = measured[[*own, "world_size", "nodes", *_RATES]].dropna(subset="images_per_s")
     rows = pd.concat([measured.assign(known_by="measured"), _predicted(study, ranks)], ignore_index=True)
     costs = pd.DataFrame(expense(study).rows)

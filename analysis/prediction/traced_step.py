@@ -82,8 +82,8 @@ class Late(NamedTuple):
 
 
 NOBODY = Late()
+# When each gradient is ready, ns from the start of the backward pass, and its elements; in that order.
 Gradients = tuple[np.ndarray, np.ndarray]
-"""When each gradient is ready, ns from the start of the backward pass, and its elements; in that order."""
 
 
 def traced(study: Study, point: pd.Series) -> Traced | str:

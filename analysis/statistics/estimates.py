@@ -167,10 +167,7 @@ class Drawn:
 
 
 def draw_runs(
-    runs: Sequence[np.ndarray],
-    statistic: Statistic = median,
-    resamples: int = RESAMPLES,
-    seed: int = SEED,
+    runs: Sequence[np.ndarray], statistic: Statistic = median, resamples: int = RESAMPLES, seed: int = SEED
 ) -> Drawn:
     """The median over runs of ``statistic``, resampled; NaN for one run.
 
