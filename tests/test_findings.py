@@ -59,7 +59,7 @@ def test_the_most_severe_come_first_and_the_rest_is_counted():
     shown = lines(found, 5)
     assert len(shown) == 6 and "2" in shown[-1]
     assert shown[0] == lines([found[-1]])[0]
-    assert [one["severity"] for one in as_data(found)] == [3] + [2] * 6
+    assert [one["severity"] for one in as_data(found)] == [3] + [1] * 6
     assert len(lines(found)) == 7
 
 

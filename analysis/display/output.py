@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Columns = Mapping[str, Sequence[Metric]]  # by what they are of, as --columns lists them
+_MOST_BESIDE = 2  # findings that are printed beside a table
 _WIDTH_OF_TEXT = 120  # in a file or a pipe, where tables are as wide as they are
 
 
@@ -115,7 +116,7 @@ def parser(name: str, description: str | None, columns: Callable[[], Columns], o
     )
     command_line.add_argument(
         "--notes", action="store_true",
-        help=f"print all findings, not only the {MOST_SHOWN} most severe; JSON: {{rows, findings}}",
+        help=f"print all findings, not only the most severe; JSON: {{rows, findings}}",
     )  # fmt: skip
     add_peaks_flag(command_line)
     command_line.add_argument(
@@ -163,7 +164,8 @@ def emit(answer: Answer, study: Any, arguments: argparse.Namespace) -> int:
 
     ``study``: what it is of: it has ``findings``, ``missing`` runs, and is ``on_cpus`` or not.
     """
-    most = None if arguments.notes else MOST_SHOWN
+    beside = _MOST_BESIDE if arguments.format == "table" else MOST_SHOWN
+    most = None if arguments.notes else beside
     found = [] if answer.brief and not arguments.notes else study.findings
     if arguments.format == "table":
         answer = replace(answer, notable=None) if arguments.wide else answer

@@ -443,8 +443,7 @@ def loss_part(own: pd.DataFrame, group_by: Sequence[str] = (), intervals: bool =
             for one in columns(loss.METRICS, *(f"loss_{name}_pct" for name in names))
         ]
         title = "Loss of scaling efficiency by stage, percentage points"
-        caption = "Growth of stages over the baseline, without waiting for late ranks; negative: it shrank."
-        return Part(title, scaled, [*who, *by_stages], caption)
+        return Part(title, scaled, [*who, *by_stages])
     names = (*PARTS[:2], *WITHIN["exposed_communication"], *PARTS[2:], "unattributed", "idle_host_bound")
     optional = [f"loss_{name}_pct" for name in (*WITHIN["exposed_communication"], "idle_host_bound")]
     shown = [
