@@ -116,7 +116,7 @@ def parser(name: str, description: str | None, columns: Callable[[], Columns], o
     )
     command_line.add_argument(
         "--notes", action="store_true",
-        help=f"print all findings, not only the most severe; JSON: {{rows, findings}}",
+        help="print all findings, not only the most severe; JSON: {rows, findings}",
     )  # fmt: skip
     add_peaks_flag(command_line)
     command_line.add_argument(
