@@ -120,6 +120,12 @@ def parser(name: str, description: str | None, columns: Callable[[], Columns], o
     )  # fmt: skip
     add_peaks_flag(command_line)
     command_line.add_argument(
+        "--only",
+        action="append",
+        metavar="FIELD=VALUE[,VALUE]",
+        help="only runs with these values",
+    )
+    command_line.add_argument(
         "--columns", action=Explain, text=lambda names: metrics.explain_columns(columns(), names),
         metavar="NAME", help="explain all columns of the results, or these, and exit",
     )  # fmt: skip

@@ -18,7 +18,8 @@ from analysis.display import output
 from analysis.display.output import Answer
 from analysis.frames.load import load, newest_sweep
 from analysis.frames.study import Study
-from profiling.errors import run_command
+from jobs.sweep_file import parse_only
+from profiling.errors import UserError, run_command
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +133,10 @@ class Command:
         arguments = parser.parse_args(words)
         arguments.path = arguments.path or newest_sweep()
         study = self._load(arguments)
+        if arguments.only:
+            if not isinstance(study, Study):
+                raise UserError("--only chooses runs of a sweep")
+            study.choose(parse_only(arguments.only, study.own_factors))
         options = {}
         for one in self._flags:
             if not one.of_study:

@@ -6,7 +6,7 @@ caught in this one place, and the run is removed from :attr:`Study.sources`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import duckdb
 
 from jobs.run import Run
-from jobs.run_fields import fields_of, own_names
+from jobs.run_fields import as_text, fields_of, own_names
 from jobs.store import Calibration, Manifest, State
 from profiling import database
 from profiling.attribution.batch_times import WHOLE
@@ -196,6 +196,15 @@ class Study:
     def usable(self, sources: Iterable[Source]) -> list[Source]:
         """Those of the sources that nothing was found wrong with so far."""
         return [source for source in sources if source.path not in self._unusable]
+
+    def choose(self, only: Mapping[str, Sequence[str]]) -> None:
+        """Leave out what has other values of these fields, as text; UserError: nothing is left."""
+        for name, texts in only.items():
+            values = [as_text(one.fields.get(name)) for one in self.loaded]
+            self.loaded = [one for one, text in zip(self.loaded, values, strict=True) if text in texts]
+            if not self.loaded:
+                there = ", ".join(dict.fromkeys(values))
+                raise UserError(f"no runs: --only {name}={','.join(texts)}, but {name} has {there}")
 
     @property
     def sources(self) -> tuple[Source, ...]:

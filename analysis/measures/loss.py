@@ -74,7 +74,7 @@ _MORE_PARTS = (
         for stage, (header, meaning) in _STAGES.items()
     ),
     _part(
-        "few_steps", "in few\nsteps", "part of loss_pct in few long steps: growth of mean minus median step"
+        "few_steps", "in few\nsteps", "part of loss_pct in few long steps: growth of mean minus median (thirds of runs)"
     ),
 )
 _NOTE = Metric("loss_note", "reason why the parts are not available", text=True, detail=True)
