@@ -6,7 +6,7 @@ An id contains the ten fields of :data:`ID_FIELDS`, the repetition and the exit 
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, get_args
@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 from pydantic import TypeAdapter, ValidationError
 
 from jobs.run import Role, Run, literal_options, make_run, problems_of
-from profiling.errors import UserError, did_you_mean
+from profiling.errors import Mistakes, UserError, did_you_mean
 
 ROLES: Mapping[str, Role] = {
     name: next(role for role in info.metadata if isinstance(role, Role))
@@ -84,6 +84,27 @@ def parse_value(name: str, text: str) -> Any:
         options = literal_options(annotation)
         hint = did_you_mean(text, options) if options else f": {Run.model_fields[name].description}"
         raise UserError(f"invalid {name} {text!r}{hint}") from None
+
+
+def parse_only(pairs: Sequence[str], factors: Collection[str] = ()) -> dict[str, list[str]]:
+    """``["loader=synthetic", "batch=32,64"]`` as field -> values, as text; ``factors``: a program's own."""
+    only: dict[str, list[str]] = {}
+    wrong, known = [], (*factors, *Run.model_fields)
+    for pair in pairs:
+        name, equals, values = pair.partition("=")
+        try:
+            if not equals:
+                raise UserError("use FIELD=VALUE")
+            if name not in known:
+                raise UserError(f"unknown field {name!r}{did_you_mean(name, known)}")
+            own = name in factors
+            texts = [text if own else as_text(parse_value(name, text)) for text in values.split(",")]
+            only.setdefault(name, []).extend(texts)
+        except UserError as error:
+            wrong.append(f"--only {pair}: {error}")
+    if wrong:
+        raise Mistakes(wrong)
+    return only
 
 
 @cache

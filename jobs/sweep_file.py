@@ -12,7 +12,7 @@ import itertools
 import random
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Formatter
@@ -29,7 +29,7 @@ from jobs.run_fields import (
     format_id,
     id_fields,
     is_own,
-    parse_value,
+    parse_only,
     wrong_values,
 )
 from profiling import yaml_text
@@ -271,27 +271,6 @@ def ordered(sweep_runs: Sequence[SweepRun], sweep: Sweep, seed: int) -> list[Swe
         # The sort is stable: runs of as many nodes keep their random order.
         sweep_runs.sort(key=lambda sweep_run: sweep_run.configuration.nodes, reverse=sweep.order == "largest")
     return sweep_runs
-
-
-def parse_only(pairs: Sequence[str], factors: Collection[str] = ()) -> dict[str, list[str]]:
-    """``["loader=synthetic", "batch=32,64"]`` as field -> values, as text; ``factors``: a program's own."""
-    only: dict[str, list[str]] = {}
-    wrong, known = [], (*factors, *Run.model_fields)
-    for pair in pairs:
-        name, equals, values = pair.partition("=")
-        try:
-            if not equals:
-                raise UserError("use FIELD=VALUE")
-            if name not in known:
-                raise UserError(f"unknown field {name!r}{did_you_mean(name, known)}")
-            own = name in factors
-            texts = [text if own else as_text(parse_value(name, text)) for text in values.split(",")]
-            only.setdefault(name, []).extend(texts)
-        except UserError as error:
-            wrong.append(f"--only {pair}: {error}")
-    if wrong:
-        raise Mistakes(wrong)
-    return only
 
 
 # --- the command of a program ----------------------------------------------------------------------------

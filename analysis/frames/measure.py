@@ -18,7 +18,7 @@ from analysis.display import output
 from analysis.display.output import Answer
 from analysis.frames.load import load, newest_sweep
 from analysis.frames.study import Study
-from jobs.sweep_file import parse_only
+from jobs.run_fields import parse_only
 from profiling.errors import UserError, run_command
 
 
