@@ -54,8 +54,7 @@ class TraceWriter:
     def process(self, number: int, name: str) -> int:
         """A group of tracks, shown in the order in which they are added; its own track's number."""
         descriptor = self._descriptor()
-        descriptor.process.pid = number
-        descriptor.process.process_name = name
+        descriptor.process.pid, descriptor.process.process_name = number, name
         descriptor.child_ordering = self._schema.TrackDescriptor.EXPLICIT
         return self._tracks
 
@@ -116,8 +115,7 @@ class TraceWriter:
         packet.timestamp = time_ns
         packet.sequence_flags = self._schema.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
         event = packet.track_event
-        event.type = kind
-        event.track_uuid = track
+        event.type, event.track_uuid = kind, track
         return event
 
     def _argument(self, name: str, values: "pd.Series") -> tuple[int, str, list[Any]]:

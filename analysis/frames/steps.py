@@ -242,11 +242,10 @@ def all_series(study: Study) -> dict[str, Series]:
         study.note("slower_from", n=len(slower), of=len(by_id), step=first, longer_pct=longer_pct)
     # Without a steady level a median, or images/s, is that of no pace they keep.
     unsettled = [
-        name
-        for name, one in by_id.items()
+        name for name, one in by_id.items()
         if (one.warmup and one.warmup >= len(one.step_ns) // 2 and not one.attributed.any())
         or (levels[name][0] and name not in slower)
-    ]
+    ]  # fmt: skip
     if unsettled:
         study.note("no_steady_state", n=len(unsettled), of=len(by_id), runs=unsettled)
     warming = {name: pct for name, (_, pct) in levels.items() if pct is not None and name not in unsettled}

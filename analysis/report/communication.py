@@ -83,13 +83,11 @@ def page(shares: pd.DataFrame, name: str) -> Page:
     charts, rows = [], records(shares)
     known = shares.assign(label=[_label(row) for row in rows]).dropna(subset="batch")
     if len(known):
-        parts = ("communication", "copies")
-        of_parts = [known.assign(part=part, pct=known[f"{part}_pct"]) for part in parts]
+        of_parts = [known.assign(part=part, pct=known[f"{part}_pct"]) for part in ("communication", "copies")]
         points = pd.concat(of_parts, ignore_index=True)
         levels = [facts(row, ["label", "part"]) for row in records(points)]
         points = points.assign(facts=pd.Series(levels, dtype=object), label=points["label"] + points["part"])
-        encoding = Encoding(colour="label", dash="part")
-        charts = [Chart("activities", draw(points, encoding, _SHARES))]
+        charts = [Chart("activities", draw(points, Encoding(colour="label", dash="part"), _SHARES))]
     table, heading = Part("", rows, filled(columns(SHARES), rows)), "What do communication and copies take?"
     section = Section("", charts, [table], id="activities", heading=heading)
     return Page(f"Communication and copies: {name}", f"configurations: {len(rows)}", [], [section], "", [])

@@ -46,8 +46,7 @@ def _of_job(context: Context, source: Source, row: Mapping[str, Any]) -> dict[st
     there = len(source.job.ranks) if source.job else 1
     return {
         "run": source.id, "ranks": f"{there} of {source.ranks}", "step_ms": row["wall_ms"],
-        "parts": "; ".join(in_words(shares)[:4]),
-        "advice": words[0] if words else None,
+        "parts": "; ".join(in_words(shares)[:4]), "advice": words[0] if words else None,
     }  # fmt: skip
 
 
