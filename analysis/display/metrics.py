@@ -147,9 +147,9 @@ CONFIGURATION = Metric("configuration", "the values in which it differs from the
 STEP = Metric("step", "step of the run, from 0", key=True)
 
 
-def telling(rows: Sequence[Mapping[str, Any]], fields: Iterable[str] = (*TELLING, "repetition")) -> list[str]:
+def telling(rows: "Rows | pd.DataFrame", fields: Iterable[str] = (*TELLING, "repetition")) -> list[str]:
     """The fields in which rows differ; where these may be any of a run, also factors of a program's own."""
-    names = list(fields)
+    names, rows = list(fields), records(rows)
     names += own_names(*rows) if "program" in names else []
     return [name for name in dict.fromkeys(names) if len({str(row.get(name)) for row in rows}) > 1]
 
@@ -165,7 +165,7 @@ FACTORS = ("job", *_FIRST, *(name for name in fields_of("workload") if name not 
 
 def varied(rows: "Rows | pd.DataFrame", fields: Sequence[str] = FACTORS) -> list[str]:
     """The fields that tell rows apart."""
-    return telling(records(rows), fields)
+    return telling(rows, fields)
 
 
 def called(row: Mapping[str, Any], fields: Sequence[str]) -> str:

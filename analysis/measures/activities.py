@@ -64,18 +64,17 @@ COLUMNS = {
 }  # fmt: skip
 _PRINTED = {"gpus", "batch", "time_pct", "time_s", "calls", "kernel"}
 
-_OF_KERNELS = """
-select {levels} coalesce(device >= 0, true) as on_gpu, coalesce(name::varchar, '(without a name)') as name,
-    "class"::varchar as "class", count(*) as calls, sum(duration_ns)::double / 1e9 as time_s,
-    min(duration_ns) / 1e3 as min_us, max(duration_ns) / 1e3 as max_us
-from kernels where duration_ns >= 0 group by all order by time_s desc, "class"
-"""
-
 
 def of_kernels(kernels: pa.Table | Sequence[Path], by: Sequence[str] = ()) -> pd.DataFrame:
     """The activities of a ``kernels`` table (or of Parquet files), largest first; by rank, step: of each."""
     connection = database.connect()
-    sql = _OF_KERNELS.format(levels="".join(f"{BY[name]} as {name}, " for name in by))
+    sql = f"""
+select {"".join(f"{BY[name]} as {name}, " for name in by)} coalesce(device >= 0, true) as on_gpu,
+    coalesce(name::varchar, '(without a name)') as name, "class"::varchar as "class", count(*) as calls,
+    sum(duration_ns)::double / 1e9 as time_s, min(duration_ns) / 1e3 as min_us,
+    max(duration_ns) / 1e3 as max_us
+from kernels where duration_ns >= 0 group by all order by time_s desc, "class"
+"""
     if files := isinstance(kernels, Sequence):
         tables.verify(kernels, "kernels", sql)
     relation = connection.read_parquet([*map(str, kernels)]) if files else connection.from_arrow(kernels)

@@ -8,18 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.display.metrics import (
-    IN_RUN,
-    OF_A_RUN,
-    RANK,
-    STEP,
-    Metric,
-    columns,
-    fields,
-    names_of,
-    records,
-    telling,
-)
+from analysis.display.metrics import IN_RUN, OF_A_RUN, RANK, STEP, Metric, columns, fields, names_of, telling
 from analysis.display.numbers import digits, in_order
 from analysis.display.output import Answer, Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
@@ -179,14 +168,13 @@ def means(parts: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
 
 def tables(frame: pd.DataFrame, by: Sequence[str] = (), of: str = A_STEP) -> list[Part]:
     """The terminal's tables: the parts of a step, each with its share of it, and what some are made of."""
-    rows = records(frame)
-    keys = [*columns(fields(telling(rows))), *(LEVELS[name] for name in by)]
+    keys = [*columns(fields(telling(frame))), *(LEVELS[name] for name in by)]
     whole = columns(METRICS, *(["attributed_steps"] if of != RECORDING else []), "wall_ms")
     beside = columns(METRICS, *(f"{name}_ms" for name in BESIDE))
     within, sums = [name for names in WITHIN.values() for name in names], "The parts sum to the wall time."
     return [
-        Part(f"Anatomy of {of}, ms", rows, [*keys, *whole, *map(_with_share, PARTS), *beside], sums),
-        Part("Components, ms", rows, [*keys, *map(_with_share, within)]),
+        Part(f"Anatomy of {of}, ms", frame, [*keys, *whole, *map(_with_share, PARTS), *beside], sums),
+        Part("Components, ms", frame, [*keys, *map(_with_share, within)]),
     ]
 
 

@@ -474,8 +474,7 @@ def _jobs(a: Study, b: Study) -> list[tuple[Source, Source]]:
         if pairs and len(keys_a) == len(of_a) and len(keys_b) == len(of_b):
             return pairs
     raise UserError(
-        f"no job of {a.path} matches one of {b.path}, by name or by world size; give two folders of one job "
-        "each"
+        f"no job of {a.path} matches one of {b.path} by name or world size; give folders of one job each"
     )
 
 

@@ -136,9 +136,6 @@ def with_method(title: str, study: Study, method: str) -> str:
     return f"{title}, {method} method" if method == "published" or study.of_kind("pyprof") else title
 
 
-COVERAGE_PCT = (95.0, 105.0)  # of the analytic FLOPs; what is counted outside of it is far off
-
-
 def _beside_peaks(
     what: str, meaning: str, header: str, interval: str = "", detail: bool = False
 ) -> tuple[Metric, Metric]:
@@ -254,7 +251,7 @@ def check(study: Study, shares: pd.DataFrame) -> None:
 
 def check_coverage(study: Study, coverage_pct: pd.Series) -> None:
     """A finding where FLOPs counted from kernels are not near the analytic count (NaN: not known)."""
-    off = coverage_pct[coverage_pct.notna() & ~coverage_pct.between(*COVERAGE_PCT)]
+    off = coverage_pct[coverage_pct.notna() & ~coverage_pct.between(95, 105)]
     for value in {off.min(), off.max()} if len(off) else ():
         study.note("flops_far_off", coverage_pct=value, n=len(off), of=len(coverage_pct))
 

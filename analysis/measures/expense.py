@@ -81,9 +81,8 @@ def expense(study: Study, by: Literal["run", "rank"] = "run") -> Answer:
     if figures.empty:
         raise UserError(f"{study.path} holds no usable run: the cost of its ranks is not available")
     rows = in_order(configurations.join(figures, how="inner"), (*ID_FIELDS, "rank"))
-    used, failed = (
-        digits(float(runs.loc[of, "node_hours"].sum()), 3) for of in (runs["counts"], ~runs["counts"])
-    )
+    sides = runs["counts"], ~runs["counts"]
+    used, failed = (digits(float(runs.loc[of, "node_hours"].sum()), 3) for of in sides)
     metrics = METRICS if by == "run" else RANK_METRICS
     caption = f"Node-hours: {used}; of failed runs: {failed}"
     return Answer(rows, [*fields(POINT_FIELDS), *metrics], title="Cost", caption=caption)

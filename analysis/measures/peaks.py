@@ -115,19 +115,14 @@ def _peaks_of(study: Study, source: Source) -> tuple[str | float | None, ...]:
     return ", ".join(kinds), *rates.mean(skipna=False), *measured
 
 
-_MATRIX_KERNELS = """
-select name::varchar as name, sum(duration_ns)::double as ns from read_parquet($kernels)
-where "class"::varchar in ('gemm', 'convolution', 'attention') and duration_ns > 0
-    and name is not null
-group by 1
-"""
-
-
 def precision_of(study: Study, source: Source) -> str:
     """In which precision most of the time of matrix kernels is spent, by their names; "": none says it."""
     if not source.tables("kernels"):
         return ""
-    found = query(study, source, _MATRIX_KERNELS, kernels=source.tables("kernels"))
+    sql = """select name::varchar as name, sum(duration_ns)::double as ns from read_parquet($kernels)
+        where "class"::varchar in ('gemm', 'convolution', 'attention') and duration_ns > 0
+        and name is not null group by 1"""
+    found = query(study, source, sql, kernels=source.tables("kernels"))
     ns = found["ns"].groupby(found["name"].map(precision_in)).sum().drop("", errors="ignore")
     return "" if ns.empty else str(ns.idxmax())
 

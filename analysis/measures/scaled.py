@@ -14,18 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.display.metrics import (
-    CONFIDENCE,
-    FIELDS,
-    FIELDS_OF_RUNS,
-    Metric,
-    columns,
-    fields,
-    filled,
-    names_of,
-    records,
-    varied,
-)
+from analysis.display.metrics import CONFIDENCE, Metric, columns, fields, filled, names_of, records, varied
 from analysis.display.numbers import OPEN, in_order, is_unusable, shown
 from analysis.display.output import Answer, Part
 from analysis.frames.divide import PARTS, WITHIN
@@ -150,8 +139,8 @@ _KINDS: dict[str, tuple[str, Sequence[Metric]]] = {
 
 
 def _fields(group_by: Sequence[str]) -> list[Metric]:
-    names = group_by or [*ID_FIELDS, *(name for name in FIELDS_OF_RUNS if name not in ID_FIELDS)]
-    return [*fields(names), FIELDS["world_size"]]
+    others = [name for name in Run.model_fields if name not in (*ID_FIELDS, "factors")]
+    return fields([*(group_by or [*ID_FIELDS, *others]), "world_size"])
 
 
 def _in_data(frame: pd.DataFrame, group_by: Sequence[str]) -> list[Metric]:

@@ -173,9 +173,6 @@ def at(times: np.ndarray, index: np.ndarray) -> np.ndarray:
     return np.where(index >= 0, times[index], np.iinfo(np.int64).min // 2)
 
 
-_USUAL_PCT = 95  # percentile of the gaps between a CPU's operators: a longer one may be a wait
-
-
 def on_host(activities: Activities, before: np.ndarray) -> tuple[np.ndarray, ...]:
     """Calls, and operators of a CPU, in order of their start; ``before``: of :func:`in_chains`.
 
@@ -189,7 +186,7 @@ def on_host(activities: Activities, before: np.ndarray) -> tuple[np.ndarray, ...
     operates = activities.kind[rows] == OPERATOR
     talks = operates & (activities.kernel_class[rows] == COMMUNICATION)
     gaps = (start - since)[operates & ~talks & (before >= 0)]
-    usual = int(np.percentile(gaps, _USUAL_PCT)) if len(gaps) else 0
+    usual = int(np.percentile(gaps, 95)) if len(gaps) else 0  # a longer gap may be a wait
     return rows, start, before, since, operates & ~talks, talks, np.array(usual)
 
 
@@ -240,16 +237,14 @@ _LONG_CALL = 10  # times the median
 _TRIES = 32  # kernels among which that is looked for which a call waited for
 
 
-_EDGES = {"tail": "int32", "head": "int32", "ns": "int64", "part": "int8"}
-
-
 def make_edges(tail: Any, head: Any, ns: Any, part: Any) -> pd.DataFrame:
     """Edges, one a row, in few bytes: a step of many ranks has millions.
 
     ``tail``, ``head``: nodes; a tail of -1: nothing is known to come before, and ``ns``, the length, is 0;
     ``part``: a class, or one of the numbers after them.
     """
-    columns = zip(_EDGES.items(), np.broadcast_arrays(tail, head, ns, part), strict=True)
+    kinds = {"tail": "int32", "head": "int32", "ns": "int64", "part": "int8"}
+    columns = zip(kinds.items(), np.broadcast_arrays(tail, head, ns, part), strict=True)
     return pd.DataFrame({name: column.astype(kind) for (name, kind), column in columns})
 
 
