@@ -64,14 +64,7 @@ AVOIDABLE = (critical_path.COLLECTIVES, critical_path.WAITING, critical_path.COP
 
 @measure(COLUMNS)
 def summary(study: Study, short: bool = False) -> Answer:
-    """A row a finding, in their order, and a line for each.
-
-    Args:
-        short: the first ones, without what to try.
-
-    Raises:
-        UserError: nothing in the study can be told.
-    """
+    """A row a finding, in their order, and a line for each; ``short``: the first, without what to try."""
     found = in_order(diagnosis(Evidence(study)))
     if short:
         found = [one for one in found if PLACES.get(one.code, ("",))[0] != HEADINGS[-1]][:MOST_SHOWN]
@@ -138,9 +131,6 @@ def _link(evidence: Evidence, found: Sequence[Finding]) -> list[Finding]:
     return links
 
 
-# --- traces -----------------------------------------------------------------------------------------------
-
-
 def compared(evidence: Evidence) -> pd.DataFrame:
     """The jobs of one program on several numbers of ranks, the fewest first."""
     jobs = evidence.once(traced.jobs, evidence.study)
@@ -167,7 +157,6 @@ def _of_traces(evidence: Evidence) -> list[Finding]:
         *([] if partial else _saving(evidence)),
         *dict.fromkeys(one for source in jobs for one in advice_on(evidence, source, steps.get(source.id))),
     ]
-    # The name of the only job stands in the title.
     return found if len(evidence.traces) > 1 else [one.of(run=None) for one in found]
 
 
@@ -276,9 +265,6 @@ def _saving(evidence: Evidence) -> list[Finding]:
     return [Finding("saving_of_part", run=paths.source.id, data=data)]
 
 
-# --- the reference's tables -------------------------------------------------------------------------------
-
-
 def _of_reference(others: pd.DataFrame) -> list[Finding]:
     """Of tables of the reference: that they measure startup, which is no answer on training."""
     known = others.reindex(columns=["batch_independent_pct", "tables"]).astype(float)
@@ -290,13 +276,10 @@ def _of_reference(others: pd.DataFrame) -> list[Finding]:
     return [finding for name, finding in found.items() if known[name].notna().any()]
 
 
-# --- findings as lines ------------------------------------------------------------------------------------
-
 _MOST_BARS, _BAR_PCT = 3, 4  # parts of a step with a line of their own; percent of a sign
 
 
 def in_order(found: Iterable[Finding]) -> list[Finding]:
-    """Findings by their headings."""
     order = {code: HEADINGS.index(heading) for code, (heading, _) in PLACES.items()}
     return sorted(found, key=lambda one: order.get(one.code, len(HEADINGS)))
 

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Evidence:
-    """A study, and what the rules and the report's sections read of it.
+    """A study, and what the rules and the report's sections read of it; UserError: nothing can be told.
 
     Attributes:
         own: rows of analysis.scaled of runs of our own.
@@ -48,9 +48,6 @@ class Evidence:
         factors: the fields of ``Run`` that vary, but for the world size.
         lines: of these, not the batch size of a GPU where that of the job is constant.
         series: of these, not the number of ranks.
-
-    Raises:
-        UserError: nothing in the study can be told.
     """
 
     def __init__(self, study: Study) -> None:
@@ -126,25 +123,14 @@ def widest(evidence: Evidence) -> stragglers.Judged | None:
 
 
 def predicted(evidence: Evidence) -> Answer:
-    """The answer of analysis.predict, with its what-ifs.
-
-    Raises:
-        UserError: nothing can be predicted, and why.
-    """
+    """The answer of analysis.predict, with its what-ifs; UserError: nothing can be predicted, and why."""
     if shared_cores(evidence.study):
         raise UserError(str(Finding("cores_shared")))
     return predict.answer(predict.of_study(evidence.study, what_ifs=DEFAULT_WHAT_IFS))
 
 
-# --- labels and figures of rows ---------------------------------------------------------------------------
-
-
 def on(row: Mapping[str, Any], ranks: int | None = None) -> str:
-    """``64 GPUs (16 nodes)``.
-
-    Args:
-        ranks: instead of the row's, on nodes that are not known.
-    """
+    """``64 GPUs (16 nodes)``; ``ranks``: instead of the row's, on nodes that are not known."""
     unit = "rank" if row.get("device_name") == "cpu" else "GPU"
     return size_of(ranks or row["world_size"], None if ranks else row.get("nodes"), unit)
 

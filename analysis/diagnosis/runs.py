@@ -132,9 +132,7 @@ def leading(scaled: Rows) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any
     The most ranks matter most; what is lost on fewer only is still lost. What a profiler slowed down is not
     compared with what it did not, where there are unprofiled runs of as many ranks. Best and worst have
     baselines of as many ranks, the fewest: 90 % of what 4 ranks give may be less than 85 % of what one does.
-
-    Args:
-        scaled: one or more rows of configurations that are compared with one of fewer ranks.
+    ``scaled``: one or more rows of configurations that are compared with one of fewer ranks.
     """
     largest = max(row["world_size"] for row in scaled)
     unprofiled = [row for row in scaled if row.get("kind_of_runs") == UNPROFILED]
@@ -149,17 +147,13 @@ def leading(scaled: Rows) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any
 
 
 def is_unsure(row: Mapping[str, Any]) -> bool:
-    """Whether identical runs differ too much for the efficiency of a row to mean anything."""
+    """Whether runs differ too much for the efficiency of a row to mean anything."""
     return 2 * half_width_pct(row) > WIDEST_INTERVAL_PCT
 
 
 def _finding(code: str, row: Mapping[str, Any], **data: Any) -> Finding:
-    """A finding on a row."""
     data = {"on": on(row), "ranks": row["world_size"], **data}
     return Finding(code, configuration=row["called"], data=data)
-
-
-# --- what a step takes, and how it scales -----------------------------------------------------------------
 
 
 def _step(
@@ -214,9 +208,6 @@ def _fastest(rows: Rows) -> list[Finding]:
     return found
 
 
-# --- what is lost -----------------------------------------------------------------------------------------
-
-
 def parts_explain(row: Mapping[str, Any]) -> bool:
     """Whether what grew in profiled runs is the loss, to within half of it."""
     rest = abs(number(row, "loss_unattributed_pct"))
@@ -257,13 +248,10 @@ def _of_stages(row: Mapping[str, Any], costs: Mapping[str, float]) -> dict[str, 
 
 
 def of_loss(costs: Mapping[str, float], late: Finding | None, ranks: int) -> dict[str, float]:
-    """What costs scaling in percentage points, the largest first: :data:`LATE_RANKS`, and parts of a step.
+    """Of :func:`divided_loss` what costs scaling, the largest first: :data:`LATE_RANKS`, and parts of a step.
 
     What late ranks cost is taken off: the others wait for them, their own step holds it. Other waits count
     with what made the last rank late.
-
-    Args:
-        costs: of :func:`divided_loss`.
     """
     costs = dict(costs)
     by_stages = "backward" in costs
@@ -363,12 +351,8 @@ def _causes(row: dict[str, Any], late: Finding | None, limit: str) -> list[Findi
     doubtful = [one for one in large if one not in certain and costs[one] >= least][:2]
     few_pct = number(row, "loss_few_steps_pct")
     few = [_finding("loss_in_few_steps", row, few_pct=few_pct)] if few_pct >= enough else []
-    return [
-        _lost(row, costs),
-        *few,
-        *(found(kind) for kind in certain),
-        *(found(kind, "cause_uncertain") for kind in doubtful),
-    ]
+    doubts = [found(kind, "cause_uncertain") for kind in doubtful]
+    return [_lost(row, costs), *few, *map(found, certain), *doubts]
 
 
 def _lost(row: Mapping[str, Any], costs: Mapping[str, float]) -> Finding:
@@ -382,9 +366,6 @@ def _lost(row: Mapping[str, Any], costs: Mapping[str, float]) -> Finding:
         "parts_pct": {**costs, "unattributed": rest},
     }  # fmt: skip
     return _finding("loss", row, **data)
-
-
-# --- what to try ------------------------------------------------------------------------------------------
 
 
 def same(row: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str]) -> bool:
@@ -403,11 +384,6 @@ def gains(row: Mapping[str, Any], what_ifs: pd.DataFrame) -> Rows:
     own = [one for one in records(what_ifs[known]) if same(one, row, CONFIGURATION)]
     fewest = min((one["world_size"] for one in own), default=0)
     return [one for one in own if one["world_size"] == fewest]
-
-
-def _changed(one: Mapping[str, Any]) -> str:
-    """What a what-if changes: ``network`` of ``network=2x``."""
-    return str(one["what_if"]).partition("=")[0]
 
 
 def disagreement(what_ifs: pd.DataFrame) -> list[Finding]:
@@ -439,16 +415,14 @@ def _advice(row: Mapping[str, Any], rows: Rows, gained: Rows, causes: Sequence[F
     """
     ours = not row.get("program")
     measured = {one["what_if"] for one in gained if was_measured(one, rows)}
-    simulated = {_changed(one): one for one in gained}
+    simulated = {one["what_if"].partition("=")[0]: one for one in gained}  # network=2x: network
     found: dict[str, Finding] = {}
     plain: list[Finding] = []
     costly = [one for one in causes if "kind" in one.data]
     for cause in sorted(costly, key=lambda one: -one.data["cost_pct"]):
         of_late = _LATE.get(cause.data.get("why", ""), {}).get("advice")
-        codes = [
-            *([of_late] if of_late else []),
-            *PARTS[cause.data.get("limit") or cause.data["kind"]]["advice"],
-        ]
+        codes = PARTS[cause.data.get("limit") or cause.data["kind"]]["advice"]
+        codes = [of_late, *codes] if of_late else codes
         known = {
             code: _ADVICE[code] for code in codes
             if not any(row.get(name) in values for name, values in _ADVICE[code].get("done", {}).items())
@@ -472,11 +446,8 @@ def _advice(row: Mapping[str, Any], rows: Rows, gained: Rows, causes: Sequence[F
 def advised(against: str, codes: Sequence[str], ours: bool) -> list[Finding]:
     """What may help, in words for our own trainer's runs or others; bounds, which nobody can set, are not."""
     codes = [code for code in codes if not _ADVICE[code].get("only")]
-    data = {
-        "against": against,
-        "advice": codes,
-        "words": [_words(code, ours) for code in codes[:_MOST_WORDS]],
-    }
+    words = [_words(code, ours) for code in codes[:_MOST_WORDS]]
+    data = {"against": against, "advice": codes, "words": words}
     return [Finding("advice", data=data)] if codes else []
 
 
