@@ -318,11 +318,8 @@ def functions(study: Study, by: Sequence[str] = (), top: int | None = None) -> A
     """A row per run and function, longest exclusive time first, then a row per counter."""
     cprofile = study.path.suffix in (".prof", ".pstats") and study.path.exists()
     sums = {"intervals": _of_cprofile(study.path)} if cprofile else sums_of_tools(study)
-    found = [
-        sums[table].rename(columns={column: "name"}).assign(kind=kind)
-        for table, (kind, column) in _TABLES.items()
-        if table in sums
-    ]
+    known = [(sums[table], *of) for table, of in _TABLES.items() if table in sums]
+    found = [rows.rename(columns={column: "name"}).assign(kind=kind) for rows, kind, column in known]
     if not found:
         raise UserError(f"{study.path} holds no function and no counter (profiling.convert reads raw files)")
     levels = [LEVELS[name] for name in by]
@@ -345,10 +342,8 @@ def functions(study: Study, by: Sequence[str] = (), top: int | None = None) -> A
     frame = frame.sort_values(["run", "kind", "exclusive_s"], ascending=[True, False, False], kind="stable")
     groups = frame.groupby(["run", *by, "kind"], dropna=False, sort=False)
     shown = {FUNCTION: [*levels, *FUNCTIONS, _NAME], COUNTER: [*levels, *COUNTERS, _NAME]}
-    parts = [
-        Part(f"{run}: {kind}s", rows, shown[str(kind)])
-        for (run, kind), rows in groups.head(top or _TOP).groupby(["run", "kind"], sort=False)
-    ]
+    first = groups.head(top or _TOP).groupby(["run", "kind"], sort=False)
+    parts = [Part(f"{run}: {kind}s", rows, shown[str(kind)]) for (run, kind), rows in first]
     return Answer(groups.head(top or len(frame)).reset_index(drop=True), metrics, parts)
 
 

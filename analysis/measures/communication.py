@@ -57,11 +57,8 @@ def communication(study: Study, by: str = "run") -> Answer:
     """
     if tau.has_tau(study) and {source.fields["profile"] for source in study.recorded} <= {"tau"}:
         return tau.answer(study)
-    recorded = [
-        source
-        for source in study.recorded
-        if source.fields["profile"] != "tau" and (source.kind == "trace" or (source.world_size or 1) > 1)
-    ]
+    known = [one for one in study.recorded if one.fields["profile"] != "tau"]
+    recorded = [one for one in known if one.kind == "trace" or (one.world_size or 1) > 1]
     found = [of for _, of in study.each(recorded, lambda source: _of_run(study, source, by == "rank"))]
     if not found:
         raise study.nothing(f"{study.path} holds no collective: it needs profiled runs of several ranks")

@@ -482,11 +482,8 @@ def _figures(study: Study, job: Source, collectives: pd.DataFrame) -> pd.DataFra
     """The figures of a job, ms a step: ``kind, quantity, ms, ms_low, ms_high``, without unknown ones."""
     series = series_of_traces(study).get(job.id)
     times = [] if series is None else _durations(series)
-    medians = [
-        (kind, name.removesuffix("_ms"), *estimates.median_in_run(ns / 1e6))
-        for kind, name, ns in times
-        if not np.isnan(ns).any()
-    ]
+    known = [(kind, name.removesuffix("_ms"), ns / 1e6) for kind, name, ns in times if not np.isnan(ns).any()]
+    medians = [(kind, name, *estimates.median_in_run(ms)) for kind, name, ms in known]
     parts = anatomy.means(anatomy_frame(study, [job])).reindex(columns=[f"{name}_ms" for name in EVERY])
     parts.columns = [name.replace("_", " ") for name in EVERY]
     calls = collectives[collectives["run"] == job.id]

@@ -276,11 +276,8 @@ def perturbation(points: pd.DataFrame) -> dict[str, float]:
     if not drawn:
         return {}
     sides = list(zip(*drawn, strict=True))
-    weighted = [
-        (sign * one.value / sum(each.value for each in side), one)
-        for sign, side in zip((1, -1), sides, strict=True)
-        for one in side
-    ]
+    signed = zip((1, -1), sides, strict=True)
+    weighted = [(sign * one.value / sum(each.value for each in of), one) for sign, of in signed for one in of]
     widening = estimates.shared_widening(weighted)
     recorded, twins = (np.sum([one.sampled(widening) for one in side], axis=0) for side in sides)
     ratio = estimates.columns_of("perturbation", recorded / twins)

@@ -118,11 +118,8 @@ def _by_marks(study: Study) -> pd.DataFrame:
         ends, begins = of_name[0], of_name[1][26:]  # of the reference's 51 batches
         return [float(np.median(np.diff(at))) / 1e9 for at in (ends, begins) if len(at) > 1]
 
-    found = [
-        {**source.fields, "published_s": seconds}
-        for source, estimates in study.each(study.of_kind("marks"), of_file)
-        for seconds in estimates
-    ]
+    each = study.each(study.of_kind("marks"), of_file)
+    found = [{**source.fields, "published_s": seconds} for source, known in each for seconds in known]
     return pd.DataFrame(found, columns=[*ID_FIELDS, "published_s"])
 
 

@@ -69,11 +69,8 @@ _AGAINST_BASE = [
     *names_of(columns(_SCALING, "speedup", "scaling_efficiency_pct")), "base_images_per_s", "loss_pct",
 ]  # fmt: skip
 # Of a group of several world sizes: durations, and what goes with the number of ranks.
-_OF_ONE_SIZE = [
-    name
-    for name in names_of((*METRICS, *USE_METRICS))
-    if re.search(r"(_ms|_ms_per_step|images_per_s|speedup)(_low|_high)?$", name)
-]
+_SIZED = re.compile(r"(_ms|_ms_per_step|images_per_s|speedup)(_low|_high)?$")
+_OF_ONE_SIZE = [name for name in names_of((*METRICS, *USE_METRICS)) if _SIZED.search(name)]
 ABOVE_IDEAL_PCT = 105.0  # an efficiency that is surely more than this is worth a line
 
 

@@ -123,13 +123,10 @@ def step_durations(study: Study) -> pd.DataFrame:
     of one) / 50; ``step_s``: the difference of the medians over 49.
     """
     runs, keys = applications(study, rank_0_only=True), list(ID_FIELDS)
-    of_50, of_1 = (
-        runs[runs["batches"] == batches]
-        .groupby(keys, dropna=False, sort=False)["seconds"]
-        .agg(["max", "median"])
-        for batches in (BATCHES, 1)
-    )
-    both = of_50.reset_index().merge(of_1["median"].rename("start_s").reset_index(), on=keys)
+    seconds = runs.groupby([*keys, "batches"], dropna=False, sort=False)["seconds"]
+    of = seconds.agg(["max", "median"]).reset_index()
+    starts = of.loc[of["batches"] == 1, [*keys, "median"]].rename(columns={"median": "start_s"})
+    both = of[of["batches"] == BATCHES].merge(starts, on=keys)
     return both[keys].assign(
         published_s=(both["max"] - both["start_s"]) / BATCHES,
         step_s=(both["median"] - both["start_s"]) / (BATCHES - 1),
@@ -247,11 +244,8 @@ def has_tau(study: Study) -> bool:
 
 
 def _own_runs(study: Study) -> list[Source]:
-    return [
-        one
-        for one in study.of_kind("run", "trace")
-        if one.fields["profile"] == "tau" and (one.world_size or 1) > 1
-    ]
+    under = [one for one in study.of_kind("run", "trace") if one.fields["profile"] == "tau"]
+    return [one for one in under if (one.world_size or 1) > 1]
 
 
 def messages(study: Study) -> pd.DataFrame:

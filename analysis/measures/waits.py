@@ -255,11 +255,8 @@ def edges_of(activities: Activities, loading: Intervals, met_ns: np.ndarray) -> 
     activity that is a collective of several; of others long ago.
     """
     before = in_chains(activities)
-    edges = [
-        *_starts_of_kernels(activities, before),
-        *_starts_on_host(activities, before, loading),
-        *_ends(activities, met_ns),
-    ]
+    edges = _starts_of_kernels(activities, before) + _starts_on_host(activities, before, loading)
+    edges += _ends(activities, met_ns)
     first = np.setdiff1d(np.arange(2 * len(activities)), np.concatenate([some["head"] for some in edges]))
     begins = activities.start_ns[first // 2]
     # Whether most of the time since the batch began was loading it.
@@ -335,10 +332,8 @@ def _ends(activities: Activities, met_ns: np.ndarray) -> list[pd.DataFrame]:
     """An activity lasts (a collective from its last rank's entry); a call that waits ends with its kernel."""
     every = np.arange(len(activities))
     lasts = activities.end_ns - np.maximum(activities.start_ns, met_ns)
-    part = np.select(
-        [activities.kind == CALL, activities.kind == WAIT], [LAUNCHES, SYNCHRONIZATION],
-        activities.kernel_class,
-    )  # fmt: skip
+    calls = [activities.kind == CALL, activities.kind == WAIT]
+    part = np.select(calls, [LAUNCHES, SYNCHRONIZATION], activities.kernel_class)
     waiting, kernel = _waits(activities)
     # Returning from a wait for room in the queue, for another kernel than its own, is part of the launch.
     queued = (activities.kind[waiting] == CALL) & (activities.launch[kernel] != waiting)

@@ -170,10 +170,9 @@ def target_ranks(text: str, largest: Iterable[int]) -> list[int]:
     targets = sorted(set(map(int, values)))
     if targets[-1] <= measured[0]:
         raise UserError(f"--ranks: {text}: measured already; give more than {measured[-1]}")
-    if targets[0] > FARTHEST * measured[-1]:
+    if targets[0] > (most := FARTHEST * measured[-1]):
         raise UserError(
-            f"--ranks: {text}: more than {FARTHEST} times the measured {measured[-1]}; give at most "
-            f"{FARTHEST * measured[-1]}"
+            f"--ranks: {text}: over {FARTHEST} times the measured {measured[-1]}; give at most {most}"
         )
     return targets
 
@@ -212,7 +211,7 @@ def _named(found: Sequence[Configuration]) -> list[Configuration]:
     rows = [
         {name: value for name, value in one.fields.items() if name != "batch"} | {"global_batch": one.batch}
         if one.strong
-        else one.fields
+        else dict(one.fields)
         for one in found
     ]
     differing = telling(rows, dict.fromkeys(name for row in rows for name in row))
