@@ -73,7 +73,9 @@ _MORE_PARTS = (
         _part(stage, header, f"part of loss_pct from stages alone: growth of {meaning}")
         for stage, (header, meaning) in _STAGES.items()
     ),
-    _part("few_steps", "in few\nsteps", "in few long steps: growth of mean minus median, in thirds of runs"),
+    _part(
+        "few_steps", "in few\nsteps", "part of loss_pct in few long steps: growth of mean minus median step"
+    ),
 )
 _NOTE = Metric("loss_note", "reason why the parts are not available", text=True, detail=True)
 _NO_KERNELS = "no profiled run with kernels"
