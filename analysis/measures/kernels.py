@@ -202,12 +202,8 @@ def differences(a: pd.DataFrame, b: pd.DataFrame, by: Sequence[str] = DEFAULT_BY
         ("fewer calls", calls),
         ("slower", by_duration > 0),
     )
-    pairs = pairs.assign(
-        difference_ms=difference,
-        by_calls_ms=by_calls,
-        by_duration_ms=by_duration,
-        change=chosen(kinds, "faster"),
-    )
+    pairs = pairs.assign(difference_ms=difference, by_calls_ms=by_calls, by_duration_ms=by_duration)
+    pairs["change"] = chosen(kinds, "faster")
     order = abs(difference).sort_values(ascending=False, kind="stable").index
     return pairs.loc[order, [*by, *names_of(CHANGES)]].reset_index(drop=True)
 

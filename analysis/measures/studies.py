@@ -347,10 +347,8 @@ def _orders(result: Result) -> Answer:
     rows = result.frame(_ORDER, forward=PASSES[:1], backward=PASSES[1:], step=PASSES)
     pairs = {(case, device): ((case, device), (_USUAL, device)) for case, device in result.cases}
     ratio = result.ratio("time_ratio", PASSES, pairs).reset_index(drop=True)
-    rows = rows.assign(
-        **ratio, order=rows["case"], model=result.manifest.settings.get("model"),
-        same_output=rows["same_output"] == 1,
-    )  # fmt: skip
+    rows = rows.assign(**ratio, order=rows["case"], same_output=rows["same_output"] == 1)
+    rows["model"] = result.manifest.settings.get("model")
     rows = rows.sort_values("order", key=lambda order: order != _USUAL).sort_values("device", kind="stable")
     others = rows[rows["order"] != _USUAL]
     verdict = _compared(others, "time_ratio", others["order"] + ", " + others["device"])

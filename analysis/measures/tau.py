@@ -147,12 +147,8 @@ def tau_rows(study: Study) -> pd.DataFrame:
     kept |= ~kept.groupby(key).transform("any")
     rows = runs.loc[~key.duplicated(), names].reset_index(drop=True)
     ranks = rows["nodes"].astype(int) * rows["gpus_per_node"].astype(int)
-    rows = rows.assign(
-        world_size=ranks,
-        runs=groups.size(),
-        runs_kept=kept.groupby(key).sum(),
-        application_s=seconds[kept].groupby(key).median(),
-    )
+    rows = rows.assign(world_size=ranks, runs=groups.size(), runs_kept=kept.groupby(key).sum())
+    rows["application_s"] = seconds[kept].groupby(key).median()
     # The application's time scaled to 1e6 images.
     images = (BATCHES * rows["batch"] * ranks).astype(float)
     rows["epoch_duration_s"] = rows["application_s"] * EPOCH_IMAGES / images
