@@ -20,7 +20,7 @@ from pathlib import Path
 from analysis.display import output
 from analysis.display.output import Answer
 from analysis.frames.load import load
-from analysis.frames.measure import Command, flag, levels, top
+from analysis.frames.measure import Command, at_least, flag, levels, top
 from analysis.frames.study import Study
 from profiling.errors import UserError
 
@@ -75,6 +75,7 @@ main = Command(
         help="for nvprof's logs: regular expression that finds gpus or batch, e.g. gpus='node_(\\d+)'",
     ),
     top("rows of each type [all; table: 25]"),
+    flag("--least", type=at_least(0, float), default=0.0, metavar="PCT", help="of so much time or more"),
     flag(
         "--chart", of_study=True, type=Path, metavar="FILE",
         help="with --shares: write a chart to this HTML file",

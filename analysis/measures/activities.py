@@ -265,11 +265,12 @@ def activities(
     shares: bool = False,
     field: Mapping[str, str] | None = None,
     top: int | None = None,
+    least: float = 0.0,
 ) -> Answer:
     """The activities of each run, or of a file, as nvprof prints them; or their shares.
 
     ``shares``: of communication and copies, by number of GPUs and batch size; ``field``: of logs, see
-    :func:`fields_of_logs`; ``top``: so many rows of each type.
+    :func:`fields_of_logs`; ``top``: so many rows of each type; ``least``: % of its time, or more.
     """
     printed = printed_shares(study.path) if shares and study.path.is_file() else None
     if printed is None:
@@ -282,6 +283,7 @@ def activities(
             printed = shares_of(rows, known.reindex(runs))
     if printed is not None:
         return Answer(printed, SHARES, title="Share of GPU activity time", caption=_CAPTION)
+    rows = rows[rows["time_pct"] >= least]
     levels = [LEVELS[name] for name in by]
     shown = columns([*levels, *(metric for metric in METRICS if metric.table)])
     groups = rows.groupby(["run", *by, "type"], dropna=False, sort=False)
