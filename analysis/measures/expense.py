@@ -1,12 +1,10 @@
-"""Cost of runs: memory, energy, startup and node-hours, one row per configuration or per rank."""
+"""Cost of runs: memory, energy, startup and node-hours, one row per configuration."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
-from analysis.display.metrics import NODE, RANK, Metric, columns, fields
+from analysis.display.metrics import Metric, fields
 from analysis.display.numbers import digits, in_order
 from analysis.display.output import Answer
 from analysis.frames.measure import measure
@@ -40,12 +38,7 @@ METRICS = (
     Metric("node_hours", "nodes x wall time of the runs used", "node\nhours"),
     Metric("failed_node_hours", "nodes x wall time of failed runs", "node hours\nfailed"),
 )  # fmt: skip
-_OF_A_RANK = (
-    "runs", "kind_of_runs", "memory_gb", "device_memory_gb", "device_reserved_gb", "device_used_gb",
-    "device_j_per_image", "device_w", "startup_s", "first_step_s",
-)  # fmt: skip
-RANK_METRICS = (RANK, replace(NODE, table=False), *columns(METRICS, *_OF_A_RANK))
-COLUMNS = {"Columns: the fields of a configuration, then": METRICS, "With --by rank:": RANK_METRICS}
+COLUMNS = {"Columns: the fields of a configuration, then": METRICS}
 _WATCHED = "profiling.watch does not record it"
 _OLD = "the ranks recorded none (they ran with an older release)"
 _OF_RANK = {  # figure of a rank -> what its report calls it, and in how many units
@@ -62,8 +55,8 @@ _OF_RANK = {  # figure of a rank -> what its report calls it, and in how many un
 
 
 @measure(COLUMNS)
-def expense(study: Study, by: Literal["run", "rank"] = "run") -> Answer:
-    """A row a configuration (runs of all profilers together), or a rank of one."""
+def expense(study: Study) -> Answer:
+    """A row a configuration (runs of all profilers together)."""
     of_all = ranks(study)  # first: a run whose tables are damaged does not count
     runs = spent(study)
     if runs.empty and study.only_traces:
@@ -77,15 +70,14 @@ def expense(study: Study, by: Literal["run", "rank"] = "run") -> Answer:
     # Unprofiled runs; of a configuration that has none all.
     plain = of_ranks["profile"] == "none"
     of_ranks = of_ranks[plain | ~plain.groupby(of_ranks["configuration"]).transform("any")]
-    figures = _of_configurations(runs, of_ranks) if by == "run" else _of_ranks(of_ranks)
+    figures = _of_configurations(runs, of_ranks)
     if figures.empty:
         raise UserError(f"{study.path} holds no usable run: the cost of its ranks is not available")
-    rows = in_order(configurations.join(figures, how="inner"), (*ID_FIELDS, "rank"))
+    rows = in_order(configurations.join(figures, how="inner"), ID_FIELDS)
     sides = runs["counts"], ~runs["counts"]
     used, failed = (digits(float(runs.loc[of, "node_hours"].sum()), 3) for of in sides)
-    metrics = METRICS if by == "run" else RANK_METRICS
     caption = f"Node-hours: {used}; of failed runs: {failed}"
-    return Answer(rows, [*fields(POINT_FIELDS), *metrics], title="Cost", caption=caption)
+    return Answer(rows, [*fields(POINT_FIELDS), *METRICS], title="Cost", caption=caption)
 
 
 def spent(study: Study) -> pd.DataFrame:
@@ -163,7 +155,7 @@ def _of_configurations(runs: pd.DataFrame, of_ranks: pd.DataFrame) -> pd.DataFra
     meters = of_ranks[of_ranks["local_rank"] == 0].groupby(key)
     hours = runs["node_hours"].groupby([runs[key], runs["counts"]]).sum().unstack(fill_value=0)
     images_per_s = of_ranks.drop_duplicates("path").groupby(key)["images_per_s"].median()
-    metered = _metered(of_ranks, [key])
+    metered = _metered(groups)
     of_processors = _over(meters["processors_j"], groups["images"])
     j_per_image = pd.concat([metered["device_j_per_image"], of_processors], axis=1).sum(axis=1, min_count=1)
     return pd.DataFrame({
@@ -183,25 +175,12 @@ def _of_configurations(runs: pd.DataFrame, of_ranks: pd.DataFrame) -> pd.DataFra
     })  # fmt: skip
 
 
-def _of_ranks(of_ranks: pd.DataFrame) -> pd.DataFrame:
-    keys = ["configuration", "rank"]
-    groups = of_ranks.groupby(keys)
-    return pd.DataFrame({
-        "node": groups["node"].agg(lambda hosts: ", ".join(hosts.unique())),
-        "runs": groups.size(),
-        "kind_of_runs": groups["profile"].agg(_kind),
-        **_metered(of_ranks, keys),
-        **groups[["startup_s", "first_step_s"]].median(),
-    }).reset_index("rank")  # fmt: skip
-
-
 def _kind(profiles: pd.Series) -> str:
     return UNPROFILED if (profiles == "none").all() else PROFILED
 
 
-def _metered(of_ranks: pd.DataFrame, keys: Sequence[str]) -> dict[str, pd.Series]:
+def _metered(groups: Any) -> dict[str, pd.Series]:
     """Memory of the rank that needs most, and energy of GPUs: of backend dp a rank drives several."""
-    groups = of_ranks.groupby(list(keys))
     return {
         **groups[[name for name in _OF_RANK if name.endswith("_gb")]].max(),
         "device_j_per_image": _over(groups["device_j"], groups["images"]),

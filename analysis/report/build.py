@@ -47,11 +47,7 @@ OF_STUDIES = (
 @section("cost", "What did it cost?", lambda context: bool(context.study.of_kind("run")))
 def cost(context: Context) -> Section:
     """Memory, energy, startup and node-hours."""
-    answer, by_rank = expense.expense(context.study), expense.expense(context.study, by="rank")
-    tables = [replace(answer.tables[0], title="")]
-    if len(by_rank.rows) > len(answer.rows):
-        tables.append(replace(by_rank.tables[0], title="By rank", caption=""))
-    return Section(tables=tables)
+    return Section(tables=[replace(expense.expense(context.study).tables[0], title="")])
 
 
 # In the order of the page, whose first two are open.

@@ -77,7 +77,6 @@ ANSWERS = (
     ("predict", "SIZES"),
     ("plan", "--images", "1e6", "--within", "1"),
     ("expense",),
-    ("expense", "--by", "rank"),
     ("expense", "METERED"),
     ("hotspots",),
     ("hotspots", "COUNTED"),

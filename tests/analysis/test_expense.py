@@ -14,8 +14,8 @@ from tests.analysis.synthetic import Truth, change_manifest, run_of, write_run, 
 METERED = {"metered_s": 10.0, "device_energy_j": 2560.0, "peak_memory_bytes": 2 * 10**9}
 
 
-def cost(path: Path, by: str = "run") -> Rows:
-    return records(expense.expense(load(path), by=by).rows)
+def cost(path: Path) -> Rows:
+    return records(expense.expense(load(path)).rows)
 
 
 def plant(directory: Path, seconds: float, **of_ranks: list) -> None:
@@ -109,16 +109,3 @@ def test_an_attempt_that_failed_costs_what_it_costs_while_the_next_one_is_under_
     assert unknown.run == attempted(failed.name)
     (row,) = cost(next(sweep.glob("run_0_*_none_*_ret_0")))  # a run alone
     assert (row["runs"], row["node_hours"]) == (1, 1.0)
-
-
-def test_a_rank_has_a_row_and_without_an_image_no_energy_of_one(sweep):
-    made = cost(sweep, "rank")
-    assert [(row["rank"], row["memory_gb"], row["device_memory_gb"]) for row in made] == [
-        (0, 2.0, 5.0), (1, 1.0, 6.0), (2, 1.0, 5.0), (3, 3.0, 5.0),
-    ]  # fmt: skip
-    assert made[0]["startup_s"] == 6.0 and made[0]["device_w"] == pytest.approx(256.0)
-    for directory in sweep.glob("run_*_none_*_ret_0"):
-        plant(directory, 1800.0, images_done=[0, 1280, 1280, 1280], metered_s=[0.0, 10.0, 10.0, 10.0])
-    idle, *others = cost(sweep, "rank")
-    assert (idle["rank"], idle["device_j_per_image"], idle["device_w"]) == (0, None, None)
-    assert all(row["device_j_per_image"] and row["device_w"] for row in others)
