@@ -15,8 +15,8 @@ from profiling.errors import run_command
 
 _HEAD = """# Columns
 
-The columns of results in CSV, JSON, Parquet and DataFrames. Each is listed once, below the first command that
-has it. `--columns` of a command lists all of its columns, with the kinds of
+The columns of results in CSV, JSON and Parquet. Each is listed once, below the first command that has it.
+`--columns` of a command lists all of its columns, also those of `--all`, with the kinds of
 [intervals](methods.md#intervals-and-their-names).
 
 Names end in their unit (`_pct`: %, `_us`: us, `_gb_per_s`: GB/s, `_mbyte`: MB, `_w`: W ...). ± marks a column
@@ -39,7 +39,7 @@ def page() -> str:
     for name, command in commands().items():
         lines = []
         for metric in (metric for metrics in command.measure.columns.values() for metric in metrics):
-            if metric.name not in seen:
+            if metric.name not in seen and not metric.detail:
                 lines.append(f"{metric.name + '±' * bool(metric.interval):<32} {metric.meaning}\n")
             seen.add(metric.name)
         if lines:

@@ -53,7 +53,7 @@ class Evidence:
     def __init__(self, study: Study) -> None:
         self.study = study
         methods = ["corrected"] if study.of_kind("run", "pyprof") else []
-        methods = [*methods, "published"] if study.tau_intervals else methods
+        methods = [*methods, "published"] if study.of_kind("tau_intervals") else methods
         # Traces alone have no such rows.
         asked = methods or not study.of_kind("trace")
         rows = scaled.configurations(study, methods) if asked else pd.DataFrame({"scaling": []})

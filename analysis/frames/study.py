@@ -228,10 +228,6 @@ class Study:
         return bool(runs) and all(run.on_cpus for run in runs)
 
     @property
-    def tau_intervals(self) -> tuple[Source, ...]:
-        return self.of_kind("tau_intervals")
-
-    @property
     def missing(self) -> list[Failure]:
         """What does not count, without what its sweep leaves out on purpose."""
         return [failure for failure in self.failed if failure.kind != "excluded"]

@@ -260,13 +260,9 @@ def _of_file(study: Study, path: Path, by: Sequence[str]) -> pd.DataFrame:
 
 @measure(COLUMNS)
 def activities(
-    study: Study,
-    by: Sequence[str] = (),
-    shares: bool = False,
-    field: Mapping[str, str] | None = None,
-    top: int | None = None,
-    least: float = 0.0,
-) -> Answer:
+    study: Study, by: Sequence[str] = (), shares: bool = False, field: Mapping[str, str] | None = None,
+    top: int | None = None, least: float = 0.0,
+) -> Answer:  # fmt: skip
     """The activities of each run, or of a file, as nvprof prints them; or their shares.
 
     ``shares``: of communication and copies, by number of GPUs and batch size; ``field``: of logs, see

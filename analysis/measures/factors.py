@@ -57,7 +57,7 @@ def factors(study: Study) -> Answer:
 
 def responses(study: Study) -> tuple[str, pd.DataFrame]:
     """What the response is, and the observations."""
-    if study.tau_intervals:
+    if study.of_kind("tau_intervals"):
         timed = tau.applications(study)
         timed = timed[timed["batches"] == tau.BATCHES]
         runs = tau.tau_rows(study).merge(timed, on=list(ID_FIELDS))
@@ -221,12 +221,9 @@ def _row(cells: pd.DataFrame, term: tuple[str, ...], effect: Effect) -> dict[str
 
 
 def _effect(
-    cells: pd.DataFrame,
-    columns: Mapping[str, list[str]],
-    values: np.ndarray,
-    term: tuple[str, ...],
+    cells: pd.DataFrame, columns: Mapping[str, list[str]], values: np.ndarray, term: tuple[str, ...],
     terms: Sequence[tuple[str, ...]],
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """The best level by least-squares means (Searle, Speed, Milliken 1980, *The American Statistician* 34).
 
     They are the means of the fitted model if all levels of the other factors weighed alike; none where the

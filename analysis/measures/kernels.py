@@ -315,15 +315,9 @@ COLUMNS = {
 
 @measure(COLUMNS)
 def kernels(
-    study: Study,
-    other: Study | None = None,
-    by: Sequence[str] = (),
-    direction: str | None = None,
-    method: str = "corrected",
-    metric: str = "duration",
-    summary: bool = False,
-    top: int | None = None,
-) -> Answer:
+    study: Study, other: Study | None = None, by: Sequence[str] = (), direction: str | None = None,
+    method: str = "corrected", metric: str = "duration", summary: bool = False, top: int | None = None,
+) -> Answer:  # fmt: skip
     """The kernels of each run, or of two runs beside each other.
 
     ``other``: the study of B; both then hold one run. ``by``: of :data:`BY`; by default kernel, class and

@@ -126,7 +126,7 @@ def _by_marks(study: Study) -> pd.DataFrame:
 def scaled_tables(study: Study) -> pd.DataFrame:
     """A row a PyProf table with a timed step: its fields, then :data:`SCALED_METRICS`."""
     columns = [*ID_FIELDS, "world_size", *(metric.name for metric in SCALED_METRICS)]
-    if not study.of_kind("pyprof") or not (study.tau_intervals or study.of_kind("marks")):
+    if not study.of_kind("pyprof") or not (study.of_kind("tau_intervals") or study.of_kind("marks")):
         return pd.DataFrame(columns=columns)
     estimates = [one for one in (tau.step_durations(study), _by_marks(study)) if len(one)]
     timed = pd.concat(estimates or [_by_marks(study)]).query("published_s > 0")
@@ -198,7 +198,7 @@ def _of_pyprof(study: Study) -> Moved:
 
 
 def _of_tau(study: Study) -> Moved:
-    if not study.tau_intervals:
+    if not study.of_kind("tau_intervals"):
         return
     steps = 1e3 * tau.step_durations(study)[["published_s", "step_s"]]
     yield "5 differences of 49 steps", "step duration, ms", steps["published_s"], steps["step_s"]

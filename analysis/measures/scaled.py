@@ -87,7 +87,7 @@ def scaled(
     ``scaling``: weak or strong; None: the kind that compares more configurations. ``explain``: with the
     effect of each correction of the published method.
     """
-    if study.of_kind("trace") and not study.of_kind("run", "pyprof") and not study.tau_intervals:
+    if study.of_kind("trace") and not study.of_kind("run", "pyprof") and not study.of_kind("tau_intervals"):
         return traced.answer(study, scaling)
     frame = configurations(study, method, group_by, scaling)
     notes = published.explain(study) if explain else []
@@ -158,7 +158,7 @@ def _in_data(frame: pd.DataFrame, group_by: Sequence[str]) -> list[Metric]:
 def _nothing(study: Study, methods: Sequence[str]) -> str:
     if study.missing:
         return no_result(study)
-    if study.tau_intervals and list(methods) == ["corrected"]:
+    if study.of_kind("tau_intervals") and list(methods) == ["corrected"]:
         return f"{study.path} holds only TAU application times: they have no steps (see --method published)"
     if study.of_kind("pyprof") and list(methods) == ["published"]:
         return f"{study.path} holds no step durations: they need TAU tables or marks of the same runs"

@@ -112,7 +112,7 @@ def applications(study: Study, rank_0_only: bool = False) -> pd.DataFrame:
         return runs.assign(batches=batches)
 
     none = pd.DataFrame(columns=[*ID_FIELDS, "repetition", "seconds", "batches"])
-    frames = [runs for _, runs in study.each(study.tau_intervals, of_table)]
+    frames = [runs for _, runs in study.each(study.of_kind("tau_intervals"), of_table)]
     return pd.concat(frames or [none], ignore_index=True)
 
 
@@ -236,7 +236,7 @@ where trim(event::varchar) in {EVENTS!r}
 
 def has_tau(study: Study) -> bool:
     """Whether there are TAU tables, or runs of several ranks under TAU."""
-    return bool(study.tau_intervals or study.of_kind("tau_atomics") or _own_runs(study))
+    return bool(study.of_kind("tau_intervals") or study.of_kind("tau_atomics") or _own_runs(study))
 
 
 def _own_runs(study: Study) -> list[Source]:

@@ -56,12 +56,9 @@ class Prediction:
 
 
 def predict(
-    ranks: Sequence[int],
-    times: Sequence[float],
-    target: int,
-    errors: Sequence[float] | None = None,
+    ranks: Sequence[int], times: Sequence[float], target: int, errors: Sequence[float] | None = None,
     strong: bool = False,
-) -> Prediction:
+) -> Prediction:  # fmt: skip
     """The duration of a step on ``target`` ranks, from points of two sizes or more, in rising order.
 
     The batch of a rank is constant (``strong``: that of the job). ``errors``: relative standard error of each

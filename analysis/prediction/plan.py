@@ -36,12 +36,9 @@ _RATES = ["images_per_s", "images_per_s_low", "images_per_s_high"]
 
 @measure(COLUMNS)
 def plan(
-    study: Study,
-    images: float | None = None,
-    within: float | None = None,
-    ranks: str = "",
+    study: Study, images: float | None = None, within: float | None = None, ranks: str = "",
     tokens: float | None = None,
-) -> Answer:
+) -> Answer:  # fmt: skip
     """A row a configuration and number of ranks, measured or predicted; ``ranks``: as of ``predict``.
 
     ``images``, ``tokens``: of the whole training, one of them; ``within``: hours that it may take.

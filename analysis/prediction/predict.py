@@ -68,12 +68,9 @@ _ALIKE_PCT = 1.0  # difference of the methods' largest errors of back-tests that
 
 @measure(COLUMNS)
 def predict(
-    study: Study,
-    ranks: str = "",
-    what_if: str = "",
-    scaling: Scaling | None = None,
+    study: Study, ranks: str = "", what_if: str = "", scaling: Scaling | None = None,
     gpus_per_node: int | None = None,
-) -> Answer:
+) -> Answer:  # fmt: skip
     """A row a configuration and number of ranks, of a sweep or of a CSV table of rates."""
     frame = of_study(study, ranks, parse_what_ifs(what_if), scaling, gpus_per_node)
     # In strong scaling, rows so far have the batch of the largest measured point.
@@ -100,12 +97,9 @@ def answer(frame: pd.DataFrame) -> Answer:
 
 
 def of_study(
-    study: Study,
-    ranks: str = "",
-    what_ifs: Sequence[str] = (),
-    scaling: Scaling | None = None,
+    study: Study, ranks: str = "", what_ifs: Sequence[str] = (), scaling: Scaling | None = None,
     gpus_per_node: int | None = None,
-) -> pd.DataFrame:
+) -> pd.DataFrame:  # fmt: skip
     """The predictions of a sweep or a table of rates; configurations without any are findings."""
     if is_table := study.path.suffix == ".csv" and study.path.is_file():
         if what_ifs:

@@ -187,14 +187,9 @@ def _since_backward(rows: pd.DataFrame, name: str, steps: pd.DataFrame) -> pd.Se
 
 
 def step_of(
-    point: pd.Series,
-    recorded: pd.DataFrame,
-    ready_ns: np.ndarray,
-    elements: np.ndarray,
-    whole_buckets: bool,
-    calls: pd.DataFrame | None,
-    late: Late = NOBODY,
-) -> Step | None:
+    point: pd.Series, recorded: pd.DataFrame, ready_ns: np.ndarray, elements: np.ndarray,
+    whole_buckets: bool, calls: pd.DataFrame | None, late: Late = NOBODY,
+) -> Step | None:  # fmt: skip
     """The step of a point; None where the stages by which the profiler's slowdown is known took no time."""
     alone = point["world_size"] == 1
     # Steps of ranks by themselves, without stragglers; set to one level, as runs differ for other reasons.

@@ -120,7 +120,8 @@ def _subtitle(study: Study) -> str:
     jobs = study.of_kind("trace")
     counts = {
         "runs": len(study.of_kind("run")), "traced jobs": len(jobs),
-        "PyProf kernel tables": len(study.of_kind("pyprof")), "TAU tables": len(study.tau_intervals),
+        "PyProf kernel tables": len(study.of_kind("pyprof")),
+        "TAU tables": len(study.of_kind("tau_intervals")),
         "not usable": len(study.missing),
     }  # fmt: skip
     devices = {one for job in jobs for one in job.devices}

@@ -163,7 +163,9 @@ def chart_by_rank(context: Context) -> Chart | None:
 def _varying(context: Context) -> bool:
     """Whether two factors vary or more, not sizes alone: what these explain, the scaling charts show."""
     runs = varied([source.fields for source in context.study.of_kind("run")])
-    if (len(runs) < _LEAST_FACTORS or not set(runs) - set(base.SIZE)) and not context.study.tau_intervals:
+    if (len(runs) < _LEAST_FACTORS or not set(runs) - set(base.SIZE)) and not context.study.of_kind(
+        "tau_intervals"
+    ):
         return False
     _, observations = context.once(factors.responses, context.study)
     return len(levels_of(observations).columns) >= _LEAST_FACTORS
