@@ -48,7 +48,6 @@ def page() -> str:
 
 
 def main() -> int:
-    """The command; see the module's docstring."""
     make_parser("python -m analysis.columns", __doc__).parse_args()
     print(page(), end="")
     return 0

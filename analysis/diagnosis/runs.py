@@ -76,9 +76,8 @@ def of_rows(
     if here:
         cost_pct = 100 * here.data["cost_ms"] / _step_ms(judged)
         if of_scaled and judged.get("slower_pct"):  # what was recorded later costs less of the whole run
-            cost_pct = min(cost_pct, lost_pct(judged))
-        cost_ms = cost_pct / 100 * _step_ms(judged)
-        cost = {"cost_pct": cost_pct, "cost_ms": cost_ms, "wait_ns": 1e6 * cost_ms}
+            cost_pct = min(cost_pct, max(0.0, lost_pct(judged)))
+        cost = {"cost_pct": cost_pct, "cost_ms": cost_pct / 100 * _step_ms(judged)}
         here = here.of(data={**here.data, **cost})
     limit = limit_of(judged)
     step, waits = _step(judged, parts_of(judged), here, limit)

@@ -19,7 +19,7 @@ from analysis.display.output import Answer
 from analysis.frames.load import load, newest_sweep
 from analysis.frames.study import Study
 from jobs.run_fields import parse_only
-from profiling.errors import UserError, run_command
+from profiling.errors import run_command
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,15 +133,17 @@ class Command:
         arguments = parser.parse_args(words)
         arguments.path = arguments.path or newest_sweep()
         study = self._load(arguments)
-        if arguments.only:
-            if not isinstance(study, Study):
-                raise UserError("--only chooses runs of a sweep")
-            study.choose(parse_only(arguments.only, study.own_factors))
         options = {}
         for one in self._flags:
             if not one.of_study:
                 given = getattr(arguments, one.argument)
                 options[one.argument] = one.read(given, study) if one.read else given
+        given = [each for of in (study, *options.values()) for each in (of if isinstance(of, list) else [of])]
+        studies = [each for each in given if isinstance(each, Study)]
+        if arguments.only:
+            only = parse_only(arguments.only, {name for each in studies for name in each.own_factors})
+            for each in studies or [Study(arguments.path)]:
+                each.choose(only)
         return self.measure(study, **options), study, arguments
 
     def __call__(self, words: Sequence[str] | None = None) -> int:

@@ -7,7 +7,7 @@ caught in this one place, and the run is removed from :attr:`Study.sources`.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import duckdb
 
 from jobs.run import Run
-from jobs.run_fields import as_text, fields_of, own_names
+from jobs.run_fields import as_text, fields_of, own_names, parse_id
 from jobs.store import Calibration, Manifest, State
 from profiling import database
 from profiling.attribution.batch_times import WHOLE
@@ -200,11 +200,20 @@ class Study:
     def choose(self, only: Mapping[str, Sequence[str]]) -> None:
         """Leave out what has other values of these fields, as text; UserError: nothing is left."""
         for name, texts in only.items():
-            values = [as_text(one.fields.get(name)) for one in self.loaded]
-            self.loaded = [one for one, text in zip(self.loaded, values, strict=True) if text in texts]
+            there = dict.fromkeys(as_text(one.fields.get(name)) for one in self.loaded)
+            self.loaded = [one for one in self.loaded if as_text(one.fields.get(name)) in texts]
             if not self.loaded:
-                there = ", ".join(dict.fromkeys(values))
-                raise UserError(f"no runs: --only {name}={','.join(texts)}, but {name} has {there}")
+                has = f"{name} has {', '.join(there)}" if there else "these results have no runs"
+                raise UserError(f"no runs: --only {name}={','.join(texts)}, but {has}")
+
+        def differs(failure: Failure) -> bool:
+            with suppress(UserError):  # the user has named it
+                run = parse_id(failure.point).run
+                fields = run.model_dump() | run.factors
+                return any(as_text(fields.get(name)) not in texts for name, texts in only.items())
+            return False
+
+        self.failed = [one for one in self.failed if not differs(one)]
 
     @property
     def sources(self) -> tuple[Source, ...]:

@@ -279,7 +279,8 @@ def activities(
             printed = shares_of(rows, known.reindex(runs))
     if printed is not None:
         return Answer(printed, SHARES, title="Share of GPU activity time", caption=_CAPTION)
-    rows = rows[rows["time_pct"] >= least]
+    if (rows := rows[rows["time_pct"] >= least]).empty:
+        raise UserError(f"{study.path}: nothing takes {least:g} % of the time or more")
     levels = [LEVELS[name] for name in by]
     shown = columns([*levels, *(metric for metric in METRICS if metric.table)])
     groups = rows.groupby(["run", *by, "type"], dropna=False, sort=False)

@@ -153,7 +153,7 @@ def limit(calls: pd.DataFrame) -> str:
 
     known = calls[calls["counted"] & (calls["bytes"] > 0) & (calls["transfer_ns"] > 0)]
     known = known[known["collective"].isin(TOGETHER)]
-    found = known.assign(exposed_ns=known[["exposed_ns", "transfer_ns"]].min(axis=1))
+    found = known.assign(exposed_ns=known[["exposed_ns", "transfer_ns"]].min(axis=1, skipna=False))
     sizes = found.groupby(["collective", "bytes"], as_index=False)
     found = sizes.agg({"transfer_ns": "mean", "exposed_ns": "sum"})
     size = found["bytes"] / found["bytes"].max()

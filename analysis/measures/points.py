@@ -66,10 +66,7 @@ def points_of_runs(runs: Sequence[Run], scaling: Scaling | None = None) -> pd.Da
     fields = pd.DataFrame([point_fields(source.fields) for source, _ in runs], dtype=object)
     fields = fields.where(fields.notna(), None)  # of a program without a factor
     number = fields.map(str).groupby(list(fields), sort=False).ngroup()
-    figures = [
-        _figures([runs[place] for place in places])
-        for places in number.groupby(number).groups.values()
-    ]  # fmt: skip
+    figures = [_figures([runs[place] for place in of]) for of in number.groupby(number).groups.values()]
     points = fields[~number.duplicated()].reset_index(drop=True)
     points["world_size"] = (points["nodes"] * points["gpus_per_node"]).astype(int)
     size, kinds = points["world_size"], get_args(Scaling) if scaling is None else (scaling,)
@@ -128,9 +125,8 @@ def points_of(study: Study, scaling: Scaling | None = "weak") -> pd.DataFrame:
     if not runs:
         return pd.DataFrame()
     points = points_of_runs(runs, scaling)
-    peaks = bounds(study, [timed[0][0] for timed in points["timed"]]).rename(
-        columns={"device": "device_name"}
-    )
+    peaks = bounds(study, [timed[0][0] for timed in points["timed"]])
+    peaks = peaks.rename(columns={"device": "device_name"})
     place = {source.id: place for place, of in points["profiled"].items() for source, _ in of}
     cost_of_points = cost[list(COSTS)].groupby(cost.index.map(place)).mean()
     points = points.join([peaks.set_axis(points.index), cost_of_points])

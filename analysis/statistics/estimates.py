@@ -92,7 +92,8 @@ def slower_from(values: np.ndarray) -> tuple[int, float] | None:
     count = len(values)
     if count < _FEWEST_TO_CHANGE:
         return None
-    ranks = np.argsort(np.argsort(values, kind="stable")) - (count - 1) / 2
+    _, place_of, alike = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (alike.cumsum() - (alike - 1) / 2)[place_of] - (count + 1) / 2
     times, before = np.arange(count) - (count - 1) / 2, np.arange(1, count)
     by_step = np.cumsum(ranks)[:-1] ** 2 * count / before / (count - before)
     by_step[np.minimum(before, count - before) < max(_FEWEST_TO_CHANGE // 2, count // 5)] = 0

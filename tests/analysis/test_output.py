@@ -74,6 +74,8 @@ def test_only_chooses_runs_by_their_fields(results: Path) -> None:
     assert 0 < len(two) < len(every) and [row["run"] for row in json.loads(chosen.out)] == [
         r["run"] for r in two
     ]
+    others = run("analysis.scaled", results, "--format", "csv", "--only", "gpus_per_node=1")
+    assert others.code == 0 and len(others.csv) == 1  # the run that failed is not of these
     for wrong in ("gpus_per_node=3", "gpus=2", "batch"):
         one_line_error(run("analysis.batches", results, "--only", wrong))
 
