@@ -343,7 +343,8 @@ def anatomy_of(trace: RunTrace, with_warmup: bool = False) -> pd.DataFrame:
         # Not 0 ms: the profiler did not see them, and what they took counts as idle.
         return frame.drop(columns=talk)
     if trace.collectives_alone:
-        return frame.drop(columns=[name for name in map(str, frame) if name.startswith(("compute", "idle"))])
+        known = {"exposed_communication", *divide.WITHIN["exposed_communication"]}
+        return frame.drop(columns=[f"{name}_ns" for name in {*divide.EVERY} - known], errors="ignore")
     return frame
 
 

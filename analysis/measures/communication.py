@@ -105,6 +105,7 @@ def figures(
     sums = grouped[["bytes", "ns", "transfer_ns", "exposed_ns", "overlapped_ns"]].sum(skipna=False)
     known = sums["bytes"].where(sums["bytes"] > 0)
     steps, timed = (ranks.loc[count.index.get_level_values("rank")].T if by_rank else ranks.sum()).to_numpy()
+    timed = timed * math.nan if trace.collectives_alone else timed  # they may have hidden behind the model
     first = grouped.agg({"rank": "first", "collective": "first", "shape": "first", "group_size": "max"})
     groups = pd.DataFrame([
         described([group for group in known_shapes[shape] if not by_rank or rank in group])

@@ -64,10 +64,8 @@ def _parser() -> argparse.ArgumentParser:
         *OUTPUT, type=file_to_write, metavar="FILE",
         help="the file to write [DIR/report.html; with A B: B/compared-with-A.html]",
     )  # fmt: skip
-    parser.add_argument(
-        "--figures", type=Path, metavar="FOLDER",
-        help="also write each chart as SVG; needs Chromium or Chrome",
-    )  # fmt: skip
+    figures = "also write each chart as SVG; needs Chromium or Chrome"
+    parser.add_argument("--figures", type=Path, metavar="FOLDER", help=figures)
     parser.add_argument("--across", metavar="FIELD,...", help="with A B: fields in which they may differ")
     for name, settings in FLAGS.items():
         parser.add_argument(name, **settings)
@@ -129,7 +127,8 @@ def _draw(page: "Page", folder: Path) -> None:
     except ChromeNotFoundError:
         raise UserError("--figures needs Chromium or Chrome") from None
     except (OSError, RuntimeError, ValueError) as error:
-        raise UserError(f"cannot write figures to {folder}: {error}".partition("\n")[0]) from None
+        why = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise UserError(f"cannot write figures to {folder}: {why}") from None
 
 
 def beside(path: Path, name: str) -> Path:

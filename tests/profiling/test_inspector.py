@@ -83,9 +83,11 @@ def test_records_without_steps_name_the_rank_that_comes_late(tmp_path, late_us, 
     (row,) = run("analysis.communication", tmp_path / "out/raw", "--format", "csv").csv
     assert int(float(row["calls_per_step"])) == len(common)
     assert float(row["transfer_ms"]) == pytest.approx(2 * len(common), rel=0.01)
+    assert "exposed_ms" not in row or row["exposed_ms"] == ""
     # Kernels of the model may have run beside them, or none.
     (row,) = run("analysis.anatomy", tmp_path / "out/raw", "--format", "csv").csv
-    assert row["compute_ms"] == row["idle_ms"] == row["idle_host_bound_ms"] == ""
+    unknown = ("compute_ms", "exposed_loader_ms", "exposed_copies_ms", "idle_ms", "idle_host_bound_ms")
+    assert {row[name] for name in unknown} == {""} and float(row["exposed_transfer_ms"]) > 0
     assert run("analysis.critical_path", tmp_path / "out/raw").code == 2
     lost = found("analysis.stragglers", tmp_path / "out/raw")["rows_left_out"]
     assert lost["n"] == 4 * 400 - sum(
