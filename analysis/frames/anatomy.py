@@ -343,8 +343,9 @@ def anatomy_of(trace: RunTrace, with_warmup: bool = False) -> pd.DataFrame:
         # Not 0 ms: the profiler did not see them, and what they took counts as idle.
         return frame.drop(columns=talk)
     if trace.collectives_alone:
-        known = {"exposed_communication", *divide.WITHIN["exposed_communication"]}
-        return frame.drop(columns=[f"{name}_ns" for name in {*divide.EVERY} - known], errors="ignore")
+        of_loading = ("exposed_loader", "loader", "exposed_copies", "overlapped")
+        unknown = ("compute", "idle", *(of_loading if trace.source.without_steps else ()))
+        return frame.drop(columns=[name for name in map(str, frame) if name.startswith(unknown)])
     return frame
 
 
