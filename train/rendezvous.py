@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 FIRST_PORT, PORTS, CANDIDATES = 20000, 12000, 16
 MEETING_S = 300.0  # ranks of one job start within minutes
 _ANSWER_S = 2.0  # for one question; a program that accepts and says nothing costs no more
+_RECEIPT_S = 10.0  # for a rank of this job to say that the answer came in time: a node may be overloaded
 # Between two rounds of questions, at first and at most.
 _AGAIN_S, _AGAIN_AT_MOST_S = 0.05, 1.0
 _NAMES_THEM_S = 5.0  # before the others give up, rank 0 names the ranks that are missing
+_RECEIVED = b"received"
 _OTHER_FILES = 1024  # that a process may have open besides its connections
 
 
@@ -144,7 +146,9 @@ def _serve(server: socket.socket, name: str, port: int, others: int, deadline: f
                     job, _, rank = _line(connection).partition(b" ")
                     if job == name.encode() and rank.isdigit():
                         connection.sendall(b"%d\n" % port)
-                        missing.discard(int(rank))
+                        connection.settimeout(_RECEIPT_S)
+                        if _line(connection) == _RECEIVED:  # else it gave up waiting, and will ask again
+                            missing.discard(int(rank))
     return missing
 
 
@@ -157,11 +161,12 @@ def ask(host: str, name: str, rank: int, deadline: float) -> int:
                 with socket.create_connection((host, port), timeout=_ANSWER_S) as connection:
                     connection.sendall(f"{name} {rank}\n".encode())
                     answer = _line(connection)
+                    if answer.isdigit():
+                        connection.sendall(_RECEIVED + b"\n")
+                        return int(answer)
             except OSError as error:
                 problem = str(error)
                 continue
-            if answer.isdigit():
-                return int(answer)
             problem = "another program answers"
         time.sleep(again_s * random.uniform(0.5, 1.0))  # or all ranks would ask at the same moment
         again_s = min(2 * again_s, _AGAIN_AT_MOST_S)

@@ -161,6 +161,13 @@ def test_other_programs_on_the_ports_are_passed_over(monkeypatch):
         assert asking.result() == 4712
 
 
+def test_a_rank_that_gave_up_before_the_answer_came_is_answered_again():
+    port = announce("overloaded", 4713, 1, soon())
+    with socket.create_connection((HOST, port)) as impatient:
+        impatient.sendall(b"overloaded 1\n")
+    assert ask(HOST, "overloaded", 1, soon(5)) == 4713
+
+
 def test_a_missing_rank_0_is_one_line_that_names_the_host():
     with pytest.raises(UserError, match=rf"^rank 3 did not find rank 0 on {HOST} \(.*refused\).*"):
         ask(HOST, "nobody", 3, soon(0.3))
