@@ -186,14 +186,13 @@ def open_rapl(powercap: Path = POWERCAP) -> Counter | str:
 # --- power ---------------------------------------------------------------------------------------------
 
 Action = Callable[[], object]
-Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
 class Metered:
     """Mean power while an action was repeated, after it has settled."""
 
-    watts: float | None  # None: the meter failed
+    watts: float | None  # None: there is no meter, or it failed
     seconds: float
     calls: int
     note: str  # how it was measured, or why it was not
@@ -203,39 +202,35 @@ class Metered:
 Meter = Callable[..., Metered]
 
 
-def several(meter: Meter, action: Action, seconds: float, times: int = TIMES) -> list[Metered]:
-    """An action metered ``times``, for ``seconds`` in all, without failures; one of these if all failed."""
-    metered = [meter(action, seconds / times, 0.0 if number else SETTLE_S) for number in range(times)]
+def open_meter(device: torch.device, powercap: Path = POWERCAP) -> Meter:
+    """A device's meter; where there is none, one that says why."""
+    counter = gpu_energy(device) if device.type == "cuda" else open_rapl(powercap)
+    if isinstance(counter, str):
+        return lambda *_: Metered(None, 0.0, 0, counter)
+    return partial(counted, Meters(counter, None))
+
+
+def several(meter: Meter, action: Action, seconds: float) -> list[Metered]:
+    """An action metered :data:`TIMES`, for ``seconds`` in all, without failures; one if all failed."""
+    metered = [meter(action, seconds / TIMES, 0.0 if number else SETTLE_S) for number in range(TIMES)]
     return [used for used in metered if used.watts is not None] or metered[-1:]
 
 
-def counted(
-    meters: Meters, action: Action, seconds: float, settle_s: float = SETTLE_S,
-    clock: Clock = time.perf_counter,
-) -> Metered:  # fmt: skip
+def counted(meters: Meters, action: Action, seconds: float, settle_s: float = SETTLE_S) -> Metered:
     """Mean power by counters of energy; ``action`` returns when the device has done it."""
-    repeat(action, settle_s, clock)
+    repeat(action, settle_s)
     meters.start()
-    calls = repeat(action, seconds, clock)
+    calls = repeat(action, seconds)
     used = meters.stop()
     if used.device_j is None:
         return Metered(None, used.seconds, calls, "; ".join(used.why_not))
-    watts = used.device_j / used.seconds
-    return Metered(watts, used.seconds, calls, f"energy counted over {used.seconds:.2f} s")
+    return Metered(used.device_j / used.seconds, used.seconds, calls, f"energy of {used.seconds:.2f} s")
 
 
-def repeat(action: Action, seconds: float, clock: Clock) -> int:
+def repeat(action: Action, seconds: float) -> int:
     """Repeat an action for at least so many seconds, once at least; how often."""
-    start, calls = clock(), 0
-    while calls == 0 or clock() - start < seconds:
+    start, calls = time.perf_counter(), 0
+    while calls == 0 or time.perf_counter() - start < seconds:
         action()
         calls += 1
     return calls
-
-
-def open_meter(device: torch.device, powercap: Path = POWERCAP) -> tuple[Meter | None, str]:
-    """A device's meter and what it is, or None and why there is none."""
-    counter = gpu_energy(device) if device.type == "cuda" else open_rapl(powercap)
-    if isinstance(counter, str):
-        return None, counter
-    return partial(counted, Meters(counter, None)), f"{counter.name}'s energy counter"

@@ -1,12 +1,10 @@
 """Load the results of single-node studies, and give the rows, tables and verdict of each."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from analysis.display.metrics import IN_RUN, RANGE, Metric, columns, names_of, records
@@ -23,7 +21,6 @@ from profiling.findings import Finding
 from profiling.schemas import PASSES, SPLIT_STEP
 
 CASE = ["case", "device"]
-Case = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -42,48 +39,33 @@ class Result:
     def findings(self) -> Sequence[Finding]:
         return self.manifest.findings
 
-    @cached_property
-    def cases(self) -> pd.MultiIndex:
-        """Every (case, device), in the order in which they were measured."""
-        every = pd.concat([self.quantities[CASE], self.durations[CASE]]).drop_duplicates()
-        return pd.MultiIndex.from_frame(every)
-
-    def frame(self, metrics: Sequence[Metric], **timed: Sequence[str]) -> pd.DataFrame:
-        """A row a case, with its figures, the ends of their ranges, and the durations of stages.
+    def frame(self, metrics: Sequence[Metric], **timed: pd.DataFrame) -> pd.DataFrame:
+        """A row a (case, device), in the order in which they were measured, with its figures.
 
         All columns of ``metrics`` are there; NaN: not known. A figure that was taken several times is their
-        mean, beside the lowest and highest. ``timed``: name of a duration -> its stages, whose sum's median,
-        ms, is given with its interval; NaN where a case lacks one of them.
+        mean, beside the lowest and highest. ``timed``: of metrics, values by repetition and case
+        (:meth:`spent_ms`), whose medians are given with their intervals.
         """
+        every = pd.concat([self.quantities[CASE], self.durations[CASE]]).drop_duplicates()
+        cases = pd.MultiIndex.from_frame(every)
         taken = self.quantities.groupby([*CASE, "quantity"], sort=False)["value"]
-        rows = taken.mean().unstack().reindex(self.cases)
+        rows = taken.mean().unstack().reindex(cases)
         low, high = (end.where(taken.count() > 1).unstack() for end in (taken.min(), taken.max()))
         for metric in metrics:
-            if metric.interval == RANGE and metric.name in rows:
-                rows[metric.names[1]], rows[metric.names[2]] = low[metric.name], high[metric.name]
-        for name, stages in timed.items():
-            spent = {case: ns / 1e6 for case, ns in self._spent(stages).items()}
-            rows = rows.join(self._medians(name, "_ms", spent))
+            name = metric.name
+            if name in timed:
+                values = timed[name].reindex(columns=cases)
+                medians = [estimates.median_in_run(values[case].dropna().to_numpy()) for case in cases]
+                rows = rows.join(pd.DataFrame(medians, cases, metric.names))
+            elif metric.interval == RANGE and name in rows:
+                rows[metric.names[1]], rows[metric.names[2]] = low[name], high[name]
         rows = rows.reset_index()
         return rows.reindex(columns=list(dict.fromkeys([*rows, *names_of(metrics)])))
 
-    def ratio(self, name: str, stages: Sequence[str], pair: Mapping[Case, tuple[Case, Case]]) -> pd.DataFrame:
-        """Medians of ratios, repetitions taken in turns; ``pair``: the row's case -> above and below."""
-        spent = self._spent(stages)
-        ratios = {case: spent[above] / spent[below] for case, (above, below) in pair.items()}
-        return self._medians(name, "", ratios)
-
-    def _spent(self, stages: Sequence[str]) -> dict[Case, np.ndarray]:
-        """ns of stages together, in the order of repetitions, of each case that has all of them."""
-        wide = self.durations.pivot_table("duration_ns", [*CASE, "repetition"], "stage", "first", sort=False)
-        total = wide.reindex(columns=list(stages)).sum(axis=1, skipna=False).dropna().sort_index()
-        return {(str(case), str(device)): ns.to_numpy(float) for (case, device), ns in total.groupby(CASE)}
-
-    def _medians(self, name: str, unit: str, values: Mapping[Case, np.ndarray]) -> pd.DataFrame:
-        rows = {case: estimates.median_in_run(some) for case, some in values.items()}
-        ends = [name + unit, f"{name}_low{unit}", f"{name}_high{unit}"]
-        unknown = estimates.Estimate(np.nan)
-        return pd.DataFrame([rows.get(case, unknown) for case in self.cases], self.cases, ends)
+    def spent_ms(self, *stages: str) -> pd.DataFrame:
+        """Time of stages together: a row a repetition, a column a case that has all of them."""
+        wide = self.durations.pivot_table("duration_ns", ["repetition", *CASE], "stage", "first")
+        return wide.reindex(columns=list(stages)).sum(axis=1, skipna=False).dropna().unstack(CASE) / 1e6
 
 
 def is_study(path: Path) -> bool:
@@ -193,24 +175,22 @@ _CAPACITY = (
 
 def _capacity(result: Result) -> Answer:
     """A row a try and device: the networks tried on one device by size, then the splits over two."""
-    rows = result.frame(_CAPACITY, step=SPLIT_STEP, own=PASSES)
+    rows = result.frame(_CAPACITY, step_ms=result.spent_ms(*SPLIT_STEP), own_ms=result.spent_ms(*PASSES))
     split = rows["case"].str.extract(r"^(?P<network>\d+\+\d+) split after (?P<place>\d+)$")
-    over_two = split["place"].notna()
-    free = rows["limit_bytes"] - rows["peak_bytes"] - rows["held_bytes"].fillna(0)
+    over_two, fits = split["place"].notna(), rows["fits"] == 1
+    free = rows["limit_bytes"] - rows["peak_memory_bytes"] - rows["held_bytes"].fillna(0)
     notes = result.quantities[result.quantities["quantity"] == "fits"].set_index(CASE)["note"]
     rows = rows.assign(
         layers=split["network"].fillna(rows["case"]),
         devices=over_two + 1,
         split_after=split["place"].astype(float).astype("Int64"),
         chosen=(rows["chosen"] == 1).astype(object).where(over_two, None),
-        convolutions=rows["convolutions"].fillna(0).astype(int),
-        linears=rows["linears"].fillna(0).astype(int),
-        fits=rows["fits"] == 1,
+        fits=fits,
         boundary="",
         step_on_devices=(over_two + 1).where(rows["step_ms"].notna()).astype("Int64"),
-        peak_memory_bytes=rows["peak_bytes"],
-        free_bytes=free.where(rows["fits"] == 1),
+        free_bytes=free.where(fits),
         reason=notes.reindex(pd.MultiIndex.from_frame(rows[CASE])).to_numpy(),
+        **rows[["convolutions", "linears"]].fillna(0).astype(int),
     )
     size = rows["convolutions"] + rows["linears"]
     alone = rows.loc[size[~over_two].sort_values(kind="stable").index].reset_index(drop=True)
@@ -278,7 +258,7 @@ _LAYERS = (
 def _costs(result: Result) -> Answer:
     """A row a layer: time, memory, power and energy; of each stage FLOPs, bytes and its place."""
     metrics = (*_LAYERS, Metric("idle_w", ""), Metric("flops_per_s", ""), Metric("bytes_per_s", ""))
-    rows = result.frame(metrics, forward=["forward"], backward=["backward"])
+    rows = result.frame(metrics, **{f"{stage}_ms": result.spent_ms(stage) for stage in PASSES})
     measured = rows[rows["case"] == _PEAKS].set_index("device")
     rows = rows[rows["case"] != _PEAKS]
     rows[["layer", "input"]] = rows["case"].str.rsplit("@", n=1, expand=True)
@@ -344,10 +324,11 @@ _ORDER = (
 
 def _orders(result: Result) -> Answer:
     """A row a device and order, the usual one first."""
-    rows = result.frame(_ORDER, forward=PASSES[:1], backward=PASSES[1:], step=PASSES)
-    pairs = {(case, device): ((case, device), (_USUAL, device)) for case, device in result.cases}
-    ratio = result.ratio("time_ratio", PASSES, pairs).reset_index(drop=True)
-    rows = rows.assign(**ratio, order=rows["case"], same_output=rows["same_output"] == 1)
+    spent = result.spent_ms(*PASSES)
+    usual = spent[[(_USUAL, device) for _, device in spent]].set_axis(spent.columns, axis=1)
+    stages = {f"{stage}_ms": result.spent_ms(stage) for stage in PASSES}
+    rows = result.frame(_ORDER, **stages, step_ms=spent, time_ratio=spent / usual)
+    rows = rows.assign(order=rows["case"], same_output=rows["same_output"] == 1)
     rows["model"] = result.manifest.settings.get("model")
     rows = rows.sort_values("order", key=lambda order: order != _USUAL).sort_values("device", kind="stable")
     others = rows[rows["order"] != _USUAL]
@@ -378,12 +359,13 @@ _GEMM = (
 
 def _products(result: Result) -> Answer:
     """A row a device, size and way; the speedup stands beside the merged product."""
-    merged = [(case, device) for case, device in result.cases if case.endswith("merged")]
-    pairs = {one: ((one[0].replace("merged", "separate"), one[1]), one) for one in merged}
-    rows = result.frame(_GEMM, time=["forward"])
+    spent = result.spent_ms("forward")
+    merged = spent[[(case, device) for case, device in spent if case.endswith("merged")]]
+    separate = spent[[(case.replace("merged", "separate"), device) for case, device in merged]]
+    speedup = separate.set_axis(merged.columns, axis=1) / merged
+    rows = result.frame(_GEMM, time_ms=spent, speedup=speedup)
     peak = rows["device"].map(rows[rows["case"] == _PEAKS].set_index("device")["flops_per_s"])
     rows = rows.assign(
-        **result.ratio("speedup", ["forward"], pairs).reset_index(drop=True),
         way=rows["case"].str.rpartition(" ")[2],
         inputs=rows["inputs"].fillna(rows["hidden"]),  # older results do not have it
         time_steps=rows["steps"],

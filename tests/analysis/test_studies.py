@@ -1,5 +1,6 @@
 """What a study's tables say: planted durations and figures come out again."""
 
+from argparse import Namespace
 from dataclasses import replace
 
 import numpy as np
@@ -12,16 +13,22 @@ from analysis.report import build as pages
 from analysis.report.render import render
 from profiling.errors import UserError
 from tests.analysis.commands import run
-from train.studies.common import Recorder
+from train.studies.common import Study
 
 MIB = 1 << 20
 LAYER = "Linear(4, 2)@8,4"
 
 
+def study(name, directory, **flags):
+    """A study that has measured nothing yet."""
+    usual = {"device": "cpu", "threads": None, "seed": 0, "out": directory, "warmup": 5, "repetitions": 10}
+    return Study(name, Namespace(**usual | flags))
+
+
 def layers(directory, **planted):
     """A study of one layer: 2 ms forward and 4 ms backward, 1 GFLOP and 10 MB each."""
     directory.mkdir(parents=True)
-    recorder = Recorder("layers", {"batch": 8}, directory)
+    recorder = study("layers", directory, batch=8)
     recorder.quantity("peaks", "cpu", "flops_per_s", planted.get("flops_per_s", 1e12))
     recorder.quantity("peaks", "cpu", "bytes_per_s", planted.get("bytes_per_s", 10e9))
     recorder.quantity("peaks", "cpu", "idle_w", None, "no RAPL")
@@ -32,7 +39,7 @@ def layers(directory, **planted):
         recorder.quantity(LAYER, "cpu", f"{stage}_bytes", 10e6)
     recorder.quantity(LAYER, "cpu", "peak_memory_bytes", planted.get("peak", 96))
     recorder.find("not_recorded", what="power and energy: RAPL is not on this machine")
-    recorder.write(5, 10)
+    recorder.write()
     return directory
 
 
@@ -61,7 +68,7 @@ def test_the_command_and_the_report(tmp_path):
 
 def order(directory, other_ms):
     directory.mkdir()
-    recorder = Recorder("order", {"model": "vgg16"}, directory)
+    recorder = study("order", directory, model="vgg16", repetitions=20)
     for case, durations_ms in {"ReLU, MaxPool2d": [10, 11, 12, 13] * 5, "MaxPool2d, ReLU": other_ms}.items():
         recorder.case(case, "cpu", {"forward": np.array(durations_ms) * 250_000})
         recorder.case(case, "cpu", {"backward": np.array(durations_ms) * 750_000})
@@ -70,7 +77,7 @@ def order(directory, other_ms):
         recorder.quantity(case, "cpu", "activation_memory_bytes", 3 << 20 if case[0] == "R" else 1 << 20)
         recorder.quantity(case, "cpu", "peak_memory_bytes", 4 << 20)
         recorder.quantity(case, "cpu", "largest_difference", 0)
-    recorder.write(5, 20)
+    recorder.write()
     return load(directory)[0]
 
 
@@ -95,7 +102,7 @@ def test_orders_are_compared_turn_by_turn(tmp_path, factors, difference, ratio):
 def test_damage_names_the_file_and_a_result_is_not_written_over(tmp_path):
     directory = layers(tmp_path / "one")
     with pytest.raises(UserError, match="already contains a result"):
-        Recorder("layers", {}, directory)
+        study("layers", directory)
     manifest = directory / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"study": "layers"', '"study": "layer"'))
     with pytest.raises(UserError, match="did you mean 'layers'"):
@@ -120,7 +127,7 @@ def test_a_layer_above_its_roof_is_a_finding(tmp_path, flops_per_s, bytes_per_s,
 
 def gemm(directory, merged_ms=2.0, repetitions=10, peak=None):
     """Products of 4 gates in 16 steps: 3 ms separate, 2 ms merged."""
-    recorder = Recorder("gemm", {}, directory)
+    recorder = study("gemm", directory, repetitions=repetitions)
     for way, ms, products in (("separate", 3.0, 64), ("merged", merged_ms, 16)):
         recorder.case(f"512 {way}", "cpu", {"forward": np.full(repetitions, round(ms * 1e6))})
         figures = {"hidden": 512, "batch": 64, "gates": 4, "steps": 16, "products": products, "flops": 4e9}
@@ -128,7 +135,7 @@ def gemm(directory, merged_ms=2.0, repetitions=10, peak=None):
             recorder.quantity(f"512 {way}", "cpu", name, value)
     if peak:
         recorder.quantity("peaks", "cpu", "flops_per_s", peak)
-    recorder.write(5, repetitions)
+    recorder.write()
     return directory
 
 
@@ -148,13 +155,13 @@ def test_the_gain_of_merged_products_is_the_ratio_of_times(tmp_path):
 def capacity(directory, fits=(False, True, True)):
     """3 layers fit in 100 MiB, of which 40 are taken before; 4 do not, and are laid over two devices."""
     directory.mkdir()
-    recorder = Recorder("capacity", {"balance": "memory"}, directory)
+    recorder = study("capacity", directory, balance="memory")
 
     def tried(case, device, own, fits, peak_mib, **more):
         for name, value in zip(("convolutions", "linears"), own, strict=True):
             recorder.quantity(case, device, name, value)
         recorder.quantity(case, device, "fits", fits, "" if fits else "can't allocate memory")
-        for name, mib in {"limit": 100, "base": 40, "peak": peak_mib, "held": 0}.items():
+        for name, mib in {"limit": 100, "base": 40, "peak_memory": peak_mib, "held": 0}.items():
             recorder.quantity(case, device, f"{name}_bytes", mib * MIB if mib is not None else None)
         for stage in ("receive", "forward", "exchange", "backward", "send") if fits else ():
             recorder.case(case, device, {stage: [more.get(stage, 1) * 1_000_000] * 10})
@@ -166,7 +173,7 @@ def capacity(directory, fits=(False, True, True)):
     tried("1+1", "cpu", (1, 1), fits[2], 80)
     tried("2+2 split after 1", "cpu, device 0", (1, 0), True, 60, chosen=True, exchange=20)
     tried("2+2 split after 1", "cpu, device 1", (1, 2), True, 90, chosen=True)
-    recorder.write(5, 10)
+    recorder.write()
     return load(directory)[0]
 
 

@@ -110,10 +110,10 @@ def test_a_gpus_power_comes_from_its_counter(monkeypatch):
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: asked.append(uuid) or "handle")
     monkeypatch.setattr(pynvml, ENERGY, has_none)
-    assert energy.open_meter(gpu) == (None, "NVML: Not Supported")
+    assert energy.open_meter(gpu)(lambda: None, 0, 0) == energy.Metered(None, 0, 0, "NVML: Not Supported")
     # One reading to see whether there is any, then those of the meter.
     monkeypatch.setattr(pynvml, ENERGY, lambda handle: next(values, None) or has_none(handle))
-    meter, _ = energy.open_meter(gpu)
+    meter = energy.open_meter(gpu)
     used = meter(lambda: None, 0, settle_s=0)
     assert used.watts * used.seconds == pytest.approx(123.4) and set(asked) == {b"GPU-1-2"}
     assert meter(lambda: None, 0, settle_s=0).watts is None

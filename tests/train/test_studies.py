@@ -13,7 +13,7 @@ from profiling import tables
 from profiling.errors import UserError
 from tests.analysis.commands import run
 from train import energy
-from train.studies import attempt, capacity, common, gemm, layers, order
+from train.studies import capacity, common, gemm, layers, order
 from train.studies.layers import LAYERS, specs_of
 
 pytestmark = pytest.mark.long
@@ -138,8 +138,9 @@ class CountingClock:
         return np.array(self.ticks)
 
 
-def test_stages_of_cases_that_take_turns_are_told_apart():
+def test_stages_of_cases_that_take_turns_are_told_apart(monkeypatch):
     clock, seen = CountingClock(), []
+    monkeypatch.setattr(common, "open_clock", lambda _: clock)
 
     def case(name, forward_ns, backward_ns):
         def forward():
@@ -154,7 +155,8 @@ def test_stages_of_cases_that_take_turns_are_told_apart():
         return [forward, backward]
 
     cases = {"a": case("a", 100, 200), "b": case("b", 1000, 2000)}
-    timed = common.time_cases(cases, ("forward", "backward"), warmup=2, repetitions=4, clock=clock)
+    flags = argparse.Namespace(warmup=2, repetitions=4)
+    timed = common.time_cases(torch.device("cpu"), cases, ("forward", "backward"), flags)
     assert seen == ["a", "b"] * 2 + ["a", "b", "b", "a"] * 2
     assert list(timed["a"]["forward"]) == [105, 108, 109, 112]
     assert list(timed["b"]["forward"]) == [1006, 1007, 1010, 1011]
@@ -198,7 +200,7 @@ def test_a_spec_comes_back_as_it_was_written():
 )  # fmt: skip
 def test_a_layer_that_cannot_be_is_one_line(text, reason):
     with pytest.raises(UserError) as caught:
-        layers.check(layers.parse(text))
+        layers.count(layers.parse(text))
     assert reason in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -236,7 +238,7 @@ def test_a_layers_energy_is_that_above_idle_of_each_metering(answer_of, monkeypa
         action()
         return energy.Metered(next(draws), 0.5, 5, "planted")
 
-    monkeypatch.setattr(energy, "open_meter", lambda device: (meter, "a made-up meter"))
+    monkeypatch.setattr(energy, "open_meter", lambda device: meter)
     flags = ("--layer", "ReLU()@2,3,8,8", "--device", "cpu", "--repetitions", "4")
     (row,) = answer_of(layers.main, *flags).csv
     assert (float(row["power_w"]), float(row["idle_power_w"])) == (34, 12)
@@ -251,17 +253,16 @@ def test_a_layers_energy_is_that_above_idle_of_each_metering(answer_of, monkeypa
 
 
 GIB = 1 << 30
-FITS = attempt.Attempt(fits=True, limit=9, base=1, peak=5)
-FAILS = attempt.Attempt(fits=False, reason="DefaultCPUAllocator: can't allocate memory", limit=9, base=1)
+FITS = capacity.Attempt(fits=True, limit=9, base=1, peak=5)
+FAILS = capacity.Attempt(fits=False, reason="DefaultCPUAllocator: can't allocate memory", limit=9, base=1)
 
 
-@pytest.mark.parametrize("start", [1, 8, 15])
 @pytest.mark.parametrize("weights", [[1] * 16, [9] * 3 + [1] * 13, [1] * 13 + [9] * 3, [1, 1]])
-def test_the_balance_is_found(weights, start):
+def test_the_balance_is_found(weights):
     def attempt(place):
         return None, sum(weights[:place]) - sum(weights[place:])
 
-    best, tried = capacity.balance(attempt, start, len(weights) - 1)
+    best, tried = capacity.balance(attempt, len(weights) - 1)
     least = min(abs(attempt(place)[1]) for place in range(1, len(weights)))
     assert abs(attempt(best)[1]) == least and len(tried) <= 5
 
@@ -269,10 +270,8 @@ def test_the_balance_is_found(weights, start):
 @pytest.mark.parametrize("largest", [1, 15, 20, 1543, 1551, 1560])
 def test_two_small_networks_tell_how_many_layers_fill_a_device(tmp_path, monkeypatch, largest):
     """Each try is a process, and of 80 GB one that trains for seconds: doubling and halving took 18."""
-    flags = argparse.Namespace(convolutions=8, linears=8)
-    recorder = common.Recorder("capacity", {}, tmp_path)
-    recorder.arguments = flags
-    study = capacity.Capacity(recorder, ["gpu"])
+    flags = argparse.Namespace(convolutions=8, linears=8, device="cpu", threads=None, seed=0, out=tmp_path)
+    study = capacity.Capacity(common.Study("capacity", flags), ["gpu"])
     asked, limit = [], 700 + (1551 if largest > 20 else largest) * 52
 
     def attempt(network, place=None):
@@ -281,7 +280,7 @@ def test_two_small_networks_tell_how_many_layers_fill_a_device(tmp_path, monkeyp
         sizes = {"limit": limit, "base": 500, "peak": 700 + 50 * layers, "held": 2 * layers}
         return [FITS.model_copy(update=sizes) if layers <= largest else FAILS]
 
-    monkeypatch.setattr(study, "_attempt", attempt)
+    monkeypatch.setattr(study, "attempt", attempt)
     assert sum(study.grow()) == largest + 1
     assert asked[0] == 16 and len(asked) == len(set(asked)) <= 10
 
@@ -289,24 +288,28 @@ def test_two_small_networks_tell_how_many_layers_fill_a_device(tmp_path, monkeyp
 def test_stages_are_the_networks_layers():
     assert [capacity.proportion(layers, 1, 1) for layers in (1, 123, 124)] == [(0, 1), (61, 62), (62, 62)]
     assert capacity.proportion(12, 3, 1) == (9, 3) and capacity.proportion(5, 0, 8) == (0, 5)
-    facts = {"batch": 1, "image_size": 8, "device": "cpu", "limit_bytes": 0, "warmup": 0, "repetitions": 1,
-             "threads": 1, "seed": 0, "answer": "answer", "convolutions": 2}  # fmt: skip
-    kinds = [
-        [type(layer).__name__ for layer in attempt.build(attempt.Task(first=first, last=last, **facts))]
-        for first, last in [(0, 5), (0, 3), (3, 5)]
-    ]
-    assert kinds[0] == kinds[1] + kinds[2] == ["Conv2d"] * 2 + ["Linear"] * 3
-    deep = attempt.build(attempt.Task(**facts, first=2, last=62))
+    facts = {"batch": 1, "image_size": 8, "device": "cpu", "memory_limit": None, "warmup": 0,
+             "repetitions": 1, "threads": 1, "seed": 0, "answer": "answer"}  # fmt: skip
+
+    def built(part):
+        return capacity.build(capacity.Task(convolutions=part[0], linears=part[1], **facts))
+
+    whole, *halves = (
+        [type(layer).__name__ for layer in built(part)] for part in ((2, 3), *capacity.stages_of((2, 3), 3))
+    )
+    assert whole == halves[0] + halves[1] == ["Conv2d"] * 2 + ["Linear"] * 3 and len(halves[0]) == 3
+    assert capacity.stages_of((2, 3), 1) == [(1, 0), (1, 3)] and capacity.stages_of((2, 3), None) == [(2, 3)]
+    deep = built((0, 60))
     spread = float(deep(torch.randn(1, 64, 8, 8)).detach().std())
     assert 1e-3 < spread < 1e3  # and so no denormal numbers, at any depth
 
 
 def test_a_limit_is_within_what_the_device_has(monkeypatch):
     hard, limits, fractions = 5 << 40, [], []
-    monkeypatch.setattr(attempt.resource, "getrlimit", lambda _: (1 << 40, hard))
-    monkeypatch.setattr(attempt.resource, "setrlimit", lambda _, both: limits.append(both))
+    monkeypatch.setattr(capacity.resource, "getrlimit", lambda _: (1 << 40, hard))
+    monkeypatch.setattr(capacity.resource, "setrlimit", lambda _, both: limits.append(both))
     cpu, gpu = torch.device("cpu"), torch.device("cuda", 0)
-    assert [attempt._limited(cpu, wanted)[1] for wanted in (2 << 40, 9 << 40)] == [2 << 40, hard]
+    assert [capacity._limited(cpu, wanted)[1] for wanted in (2 << 40, 9 << 40)] == [2 << 40, hard]
     assert limits == [(2 << 40, hard), (hard, hard)]
     said = {
         "synchronize": None, "reset_peak_memory_stats": None, "mem_get_info": (70 * GIB, 80 * GIB),
@@ -319,9 +322,9 @@ def test_a_limit_is_within_what_the_device_has(monkeypatch):
     )
     # Of 10 GiB that are taken the allocator has 2, with which it must not exceed what the others leave.
     for wanted, given in ((0, 80), (100, 80), (40, 40), (4, 4)):  # the last too small
-        assert attempt._limited(gpu, wanted * GIB) == (8 * GIB, given * GIB)
+        assert capacity._limited(gpu, wanted * GIB) == (8 * GIB, given * GIB)
     assert fractions == [32 / 80]
-    assert attempt._peak(gpu, 8 * GIB, lambda: None) == (13 * GIB, 2 * GIB)
+    assert capacity._peak(gpu, 8 * GIB, lambda: None) == (13 * GIB, 2 * GIB)
 
 
 def test_sizes_are_read_with_their_units():

@@ -13,37 +13,49 @@ memory the kernel limits (--memory-limit, which includes the interpreter).
 import argparse
 import math
 import re
+import resource
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
+from statistics import median
 from typing import TypeVar
 
 import torch
-from pydantic import ByteSize, TypeAdapter, ValidationError
+from pydantic import BaseModel, ByteSize, TypeAdapter, ValidationError
+from torch import distributed, nn
 
 from jobs import store
 from jobs.failures import Ended
 from jobs.processes import Limits, Process, run_processes
 from profiling.arguments import whole
-from profiling.errors import UserError, run_command
-from train.device import device_name, says_out_of_memory
+from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
+from profiling.schemas import PASSES, SPLIT_STEP
+from train.device import device_name, is_out_of_memory, says_out_of_memory
 from train.studies import common
-from train.studies.attempt import Attempt, Task
 
 BATCH, IMAGE_SIZE = 16, 112
 BATCH_ON_CPU, IMAGE_SIZE_ON_CPU, LIMIT_ON_CPU = 4, 56, "1GiB"
+CHANNELS = 64
+LEARNING_RATE = 1e-3
 TRY_S = 1800.0  # that a try may take
+PEER_S = 600  # to wait for the other stage
+SAMPLE_S = 0.002  # between two looks at a process's memory
 MOST_LAYERS = 1 << 16
+TRY = "--try"  # the first word of a try's own process, before its task
 # Threads that wait do so by sleeping: the stages of one network take turns. And glibc gives freed blocks of a
 # MiB and more back to the kernel, so that what counts against a limit is what is in use.
 ENVIRONMENT = {"GOMP_SPINCOUNT": "10000", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
-_SIZES = TypeAdapter(ByteSize)
 Network = tuple[int, int]  # convolutions, linear layers
 _Tried = TypeVar("_Tried")
 
 
-def main() -> None:
+def main() -> int:
+    if sys.argv[1:2] == [TRY]:
+        return attempt(Task.model_validate_json(sys.argv[2]))
     parser = common.study_parser("capacity", __doc__)
     add = parser.add_argument
     add("--convolutions", type=whole, metavar="N", default=8, help="convolutions to start with [8]")
@@ -82,7 +94,7 @@ def main() -> None:
 def size(text: str) -> int:
     """``2GiB``, ``512 MB`` as bytes."""
     try:
-        if limit := _SIZES.validate_python(text):
+        if limit := TypeAdapter(ByteSize).validate_python(text):
             return int(limit)
     except ValidationError:
         pass
@@ -97,18 +109,49 @@ def network_of(text: str) -> Network:
     return int(match[1]), int(match[2])
 
 
+class Task(BaseModel):
+    """Train a network, as stage ``rank`` of ``stages``."""
+
+    convolutions: int  # which come first
+    linears: int
+    batch: int
+    image_size: int
+    device: str
+    memory_limit: int | None  # bytes; None: what the device has
+    warmup: int
+    repetitions: int
+    threads: int | None
+    seed: int
+    answer: Path
+    rank: int = 0
+    stages: int = 1
+    meeting: str = ""  # the file by which two stages find each other
+
+
+class Attempt(BaseModel):
+    """Result of a try; sizes in bytes, durations in ns."""
+
+    fits: bool
+    reason: str = ""
+    limit: int = 0
+    base: int = 0  # before the network is built: interpreter and libraries, or the GPU's context
+    peak: int = 0  # with base
+    held: int = 0  # beyond peak, by a GPU's caching allocator
+    durations_ns: dict[str, list[int]] = {}
+
+
 class Capacity:
     """The tries of a study, on one or two devices of these names."""
 
     def __init__(self, study: common.Study, names: list[str]) -> None:
-        self.study, self.flags, self.names = study, study.arguments, names
+        self.study, self.flags, self.names = study, study.flags, names
         self.tried: dict[Network, Attempt] = {}
 
     def fits(self, network: Network) -> bool:
         """Whether it fits in one device."""
         if network not in self.tried:
-            (self.tried[network],) = sides = self._attempt(network)
-            self._record(network, None, sides)
+            (self.tried[network],) = sides = self.attempt(network)
+            self.record(network, None, sides)
         return self.tried[network].fits
 
     def grow(self) -> Network:
@@ -137,74 +180,69 @@ class Capacity:
     def split(self, network: Network) -> None:
         """The split of a network that balances memory or time."""
 
-        def attempt(place: int) -> tuple[list[Attempt], float]:
-            sides = self._attempt(network, place)
+        def two(place: int) -> tuple[list[Attempt], float]:
+            sides = self.attempt(network, place)
             fit = [side.fits for side in sides]
             if not all(fit):
                 return sides, math.nan if not any(fit) else math.inf if fit[1] else -math.inf
-            by_time = self.flags.balance == "time"
-            first, second = (side.own_ns if by_time else side.peak - side.base for side in sides)
-            return sides, first - second
+            sizes = [float(side.peak - side.base) for side in sides]
+            if self.flags.balance == "time":  # of computation, without waiting for the other
+                passes = ([side.durations_ns[stage] for stage in PASSES] for side in sides)
+                sizes = [median(map(sum, zip(*both, strict=True))) for both in passes]
+            return sides, sizes[0] - sizes[1]
 
-        best, tried = balance(attempt, sum(network) // 2, sum(network) - 1)
+        best, tried = balance(two, sum(network) - 1)
         for place, sides in tried.items():
-            self._record(network, place, sides, place == best)
+            self.record(network, place, sides, place == best)
 
-    def _attempt(self, network: Network, place: int | None = None) -> list[Attempt]:
-        """Try a network in fresh processes, one a device.
+    def attempt(self, network: Network, place: int | None = None) -> list[Attempt]:
+        """Try a network in fresh processes: one, or two with ``place`` layers on the first device.
 
-        Args:
-            place: number of layers on the first of two devices; None: one device has all.
-
-        Raises:
-            UserError: a process failed for another reason than memory, or the limit is too small for any.
+        UserError: one failed for another reason than memory, or the limit is too small for any network.
         """
         flags, stages, directory = self.flags, stages_of(network, place), self.study.directory
         # In a folder of its own: --out may hold other files.
         directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="try-", dir=directory.absolute()) as name:
-            folder, commands = Path(name), []
-            for rank, (first, last) in enumerate(stages):
-                task = Task(
-                    convolutions=network[0], first=first, last=last, batch=flags.batch,
-                    image_size=flags.image_size, device="cpu" if self.names[0] == "cpu" else f"cuda:{rank}",
-                    limit_bytes=flags.memory_limit or 0, warmup=flags.warmup, repetitions=flags.repetitions,
-                    threads=flags.threads or 0, seed=flags.seed, answer=folder / f"{rank}.answer", rank=rank,
-                    stages=len(stages), meeting=str(folder / "meeting"),
-                )  # fmt: skip
-                (folder / f"{rank}.json").write_text(task.model_dump_json())
-                commands.append(["-m", "train.studies.attempt", str(folder / f"{rank}.json")])
+        with tempfile.TemporaryDirectory(prefix="try-", dir=directory.absolute()) as folder:
+            tasks = [
+                Task.model_validate({
+                    **vars(flags), "convolutions": convolutions, "linears": linears, "stages": len(stages),
+                    "rank": rank, "device": "cpu" if self.names[0] == "cpu" else f"cuda:{rank}",
+                    "answer": f"{folder}/{rank}.json", "meeting": f"{folder}/meeting",
+                })
+                for rank, (convolutions, linears) in enumerate(stages)
+            ]  # fmt: skip
+            command = [sys.executable, "-m", "train.studies.capacity", TRY]
+            processes = [Process([*command, task.model_dump_json()], ENVIRONMENT) for task in tasks]
             log = directory / store.LOG
             before = log.stat().st_size if log.exists() else 0
-            processes = [Process([sys.executable, *command], ENVIRONMENT) for command in commands]
             ended = run_processes(processes, log, Limits(TRY_S))
             printed = log.read_bytes()[before:].decode("utf-8", "replace")
-            paths = [folder / f"{rank}.answer" for rank in range(len(stages))]
-            answers = [
-                Attempt.model_validate_json(path.read_bytes()) if path.exists() else None for path in paths
-            ]
+            paths = [task.answer for task in tasks]
+            texts = [path.read_bytes() if path.exists() else None for path in paths]
+        answers = [Attempt.model_validate_json(text) if text else None for text in texts]
         base = max((answer.base for answer in answers if answer and answer.base >= answer.limit), default=0)
         if base:
-            limit = flags.memory_limit / (1 << 20)
             raise UserError(
-                f"--memory-limit {limit:.0f} MiB is too small for the interpreter and PyTorch alone, which "
-                f"take {base / (1 << 20):.0f} MiB"
+                f"--memory-limit {flags.memory_limit / (1 << 20):.0f} MiB is too small for the interpreter "
+                f"and PyTorch alone, which take {base / (1 << 20):.0f} MiB"
             )
         return judged(answers, ended, printed)
 
-    def _record(
+    def record(
         self, network: Network, place: int | None, sides: list[Attempt], chosen: bool | None = None
     ) -> None:
-        for rank, (side, (first, last)) in enumerate(zip(sides, stages_of(network, place), strict=True)):
+        stages = stages_of(network, place)
+        for rank, (side, (convolutions, linears)) in enumerate(zip(sides, stages, strict=True)):
             case, device = "{}+{}".format(*network), self.names[rank]
             if place is not None:
                 case, device = f"{case} split after {place}", f"{device}, device {rank}"
                 self.study.quantity(case, device, "chosen", chosen)
             self.study.quantity(case, device, "fits", side.fits, side.reason)
             self.study.case(
-                case, device, side.durations_ns, convolutions=max(0, min(last, network[0]) - first),
-                linears=max(0, last - max(first, network[0])), limit_bytes=side.limit or None,
-                base_bytes=side.base or None, peak_bytes=side.peak or None,
+                case, device, side.durations_ns, convolutions=convolutions, linears=linears,
+                limit_bytes=side.limit or None, base_bytes=side.base or None,
+                peak_memory_bytes=side.peak or None,
                 held_bytes=side.held if side.fits else side.held or None,
             )  # fmt: skip
 
@@ -212,9 +250,12 @@ class Capacity:
 # --- searches, of which each try costs a process -------------------------------------------------------
 
 
-def stages_of(network: Network, place: int | None) -> list[tuple[int, int]]:
-    """(first layer, next stage's first layer) of each stage."""
-    return [(0, sum(network))] if place is None else [(0, place), (place, sum(network))]
+def stages_of(network: Network, place: int | None) -> list[Network]:
+    """What each stage has of a network, the first ``place`` layers; None: one has all."""
+    if place is None:
+        return [network]
+    first = min(place, network[0])
+    return [(first, place - first), (network[0] - first, network[1] - place + first)]
 
 
 def proportion(layers: int, convolutions: int, linears: int) -> Network:
@@ -223,14 +264,14 @@ def proportion(layers: int, convolutions: int, linears: int) -> Network:
     return share, layers - share
 
 
-def boundary(fits: Callable[[int], bool], start: int, most: int = MOST_LAYERS) -> tuple[int, int]:
-    """(largest size that fits, the next); (0, 1) if not even 1 fits, (``most``, ...) if all do.
+def boundary(fits: Callable[[int], bool], start: int) -> tuple[int, int]:
+    """(largest size that fits, the next), from (0, 1) to :data:`MOST_LAYERS` and the next.
 
     Strides from ``start`` double until the boundary is passed; then the interval is halved: about
     2 log2(distance) calls of ``fits``.
     """
-    below, above = 0, most + 1
-    size, stride = min(max(1, start), most), 1
+    below, above = 0, MOST_LAYERS + 1
+    size, stride = min(max(1, start), MOST_LAYERS), 1
     while above - below > 1:
         if fits(size):
             below, size = size, size + stride
@@ -243,36 +284,35 @@ def boundary(fits: Callable[[int], bool], start: int, most: int = MOST_LAYERS) -
 
 
 def balance(
-    attempt: Callable[[int], tuple[_Tried, float]], start: int, last: int
+    attempt: Callable[[int], tuple[_Tried, float]], last: int
 ) -> tuple[int | None, dict[int, _Tried]]:
     """The place from 1 to ``last`` where two sides differ least, by bisection, and what was tried.
 
     ``attempt`` gives a result, and the excess of the first side over the second (which grows with the place):
     inf where the first does not fit, -inf where the second does not, NaN where neither.
     """
-    low, high, place = 1, last, min(max(1, start), last)
+    low, high = 1, last
     tried: dict[int, _Tried] = {}
-    excess: dict[int, float] = {}
+    finite: dict[int, float] = {}
     while low <= high:
-        tried[place], excess[place] = attempt(place)
-        if excess[place] != excess[place]:
-            break
-        low, high = (low, place - 1) if excess[place] > 0 else (place + 1, high)
         place = (low + high) // 2
-    finite = {place: abs(value) for place, value in excess.items() if abs(value) < float("inf")}
-    return (min(finite, key=lambda place: finite[place]) if finite else None), tried
+        tried[place], excess = attempt(place)
+        if math.isfinite(excess):
+            finite[place] = abs(excess)
+        if math.isnan(excess):
+            break
+        low, high = (low, place - 1) if excess > 0 else (place + 1, high)
+    return min(finite, key=lambda place: finite[place], default=None), tried
 
 
 def judged(answers: list[Attempt | None], ended: Ended, printed: str) -> list[Attempt]:
     """The answers of a try's processes; of one that left none, by how it ended.
 
-    Of two, the one that died first lacked memory; the other ended because its peer had gone.
-
-    Raises:
-        UserError: it ended for another reason.
+    Of two, the one that died first lacked memory; the other ended because its peer had gone. UserError: it
+    ended for another reason.
     """
     wanting = any(answer and not answer.fits for answer in answers)
-    line = ([""] + [line.strip() for line in printed.splitlines() if line.strip()])[-1]
+    line = (printed.strip() or "\n").splitlines()[-1].strip()
     killed = ended.exit_code == -9
     if None in answers and not wanting and not killed and not says_out_of_memory(printed):
         raise UserError(f"a try {ended.reason or f'ended with exit code {ended.exit_code}'}: {line[:200]}")
@@ -282,6 +322,168 @@ def judged(answers: list[Attempt | None], ended: Ended, printed: str) -> list[At
         answer or (left if wanting or ended.process not in (None, rank) else died)
         for rank, answer in enumerate(answers)
     ]
+
+
+# --- a try, in its own process -------------------------------------------------------------------------
+
+
+def attempt(task: Task) -> int:
+    """Whether it fits, as exit code; the rest is the task's answer.
+
+    The limit is enforced by the kernel on a CPU (RLIMIT_DATA: private writable memory), by PyTorch's
+    allocator on a GPU.
+    """
+    common.prepare(task.threads, task.seed)
+    device = torch.device(task.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    # Start threads, load libraries and make cuBLAS's handle, which do not count as the network's.
+    layers = nn.Sequential(nn.Conv2d(2, 2, 3), nn.Linear(6, 6), nn.Linear(6, 6)).to(device)
+    layers(torch.ones(1, 2, 8, 8, device=device)).sum().backward()
+    if task.stages > 1:
+        _meet(task, device)
+    answer = Attempt(fits=False)
+    answer.base, answer.limit = _limited(device, task.memory_limit or 0)
+    if answer.base < answer.limit:
+        try:
+            with torch.device(device):
+                network = build(task)
+                data = torch.randn(task.batch, CHANNELS, task.image_size, task.image_size)
+            step = _step(task, network, data)
+            answer.peak, answer.held = _peak(device, answer.base, lambda: common.repeat_once(step))
+            timed = common.time_cases(device, {"": step}, SPLIT_STEP, task)[""]
+            answer.durations_ns = {stage: durations.tolist() for stage, durations in timed.items()}
+            answer.fits = True
+        except (RuntimeError, MemoryError, OSError) as error:
+            if not is_out_of_memory(error):
+                raise
+            # In a line, without PyTorch's source file.
+            reason = " ".join(str(error).split()) or type(error).__name__
+            answer.reason = re.sub(r"^\[enforce fail at [^]]*\] .*?\. (?=\w)", "", reason)[:160]
+    if device.type == "cpu":  # memory for writing the answer
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+    store.write_record(task.answer, answer)
+    return EXIT_DONE if answer.fits else EXIT_FAILED
+
+
+def _meet(task: Task, device: torch.device) -> None:
+    """Join the other stage; a message each way makes the connection and its buffers."""
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    distributed.init_process_group(
+        backend, init_method=f"file://{task.meeting}", rank=task.rank, world_size=task.stages,
+        timeout=timedelta(seconds=PEER_S),
+    )  # fmt: skip
+    message = torch.zeros(1, device=device)
+    for sender in range(task.stages):
+        if task.rank == sender:
+            distributed.send(message, 1 - sender)
+        else:
+            distributed.recv(message, sender)
+
+
+def _limited(device: torch.device, limit: int) -> tuple[int, int]:
+    """(bytes in use, of a GPU outside PyTorch's allocator; the limit, which is set)."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        free, total = torch.cuda.mem_get_info(device)
+        base = total - free - torch.cuda.memory_reserved(device)
+        limit = min(limit or total, total)
+        if base < limit < total:
+            torch.cuda.set_per_process_memory_fraction((limit - base) / total, device)
+        return base, limit
+    base = data_bytes()
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    if base < limit:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    return base, limit
+
+
+def data_bytes() -> int:
+    """Private writable memory of this process, as RLIMIT_DATA counts it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))
+
+
+def build(task: Task) -> nn.Sequential:
+    """3 x 3 convolutions, then linear layers over the width.
+
+    Each keeps the shape of its input, and the variance: denormal numbers would slow down CPUs.
+    """
+    layers: list[nn.Conv2d | nn.Linear] = []
+    layers += [nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1) for _ in range(task.convolutions)]
+    layers += [nn.Linear(task.image_size, task.image_size) for _ in range(task.linears)]
+    for layer in layers:
+        nn.init.normal_(layer.weight, std=1 / math.sqrt(layer.weight[0].numel()))
+    return nn.Sequential(*layers)
+
+
+def _step(task: Task, network: nn.Sequential, data: torch.Tensor) -> common.Stages:
+    """The stages of a training step; the input is the batch, or what the other device sends."""
+    first, last = task.rank == 0, task.rank == task.stages - 1
+
+    def receive() -> torch.Tensor:
+        network.zero_grad(set_to_none=True)
+        data.requires_grad_(not first)
+        if not first:
+            distributed.recv(data.detach(), task.rank - 1)
+            data.grad = None
+        return data
+
+    def forward(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        output = network(images)
+        return output, output.square().mean() if last else output
+
+    def exchange(outputs: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
+        gradient = None
+        if not last:
+            distributed.send(outputs[0].detach(), task.rank + 1)
+            gradient = torch.empty_like(outputs[0])
+            distributed.recv(gradient, task.rank + 1)
+        return *outputs, gradient
+
+    def backward(exchanged: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]) -> None:
+        _, loss, gradient = exchanged
+        loss.backward(gradient)
+        # Plain SGD: torch.optim imports torch's compiler, 70 MB.
+        with torch.no_grad():
+            for parameter in network.parameters():
+                assert parameter.grad is not None
+                parameter.add_(parameter.grad, alpha=-LEARNING_RATE)
+
+    def send(_: None) -> None:
+        if not first:
+            assert data.grad is not None
+            distributed.send(data.grad, task.rank - 1)
+
+    return receive, forward, exchange, backward, send
+
+
+def _peak(device: torch.device, base: int, action: Callable[[], object]) -> tuple[int, int]:
+    """(peak, held beyond it) of ``action``: sampled on a CPU, by the allocator on a GPU."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        action()
+        torch.cuda.synchronize(device)
+        peak = torch.cuda.max_memory_allocated(device)
+        return base + peak, torch.cuda.max_memory_reserved(device) - peak
+    peak, done = data_bytes(), threading.Event()
+
+    def look() -> None:
+        nonlocal peak
+        while not done.wait(SAMPLE_S):
+            with suppress(MemoryError, OSError):  # there may be no memory for it
+                peak = max(peak, data_bytes())
+
+    looker = threading.Thread(target=look, daemon=True)
+    looker.start()
+    try:
+        action()
+    finally:
+        done.set()
+        looker.join()
+    return peak, 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The frame of single-node studies (:class:`Study`): flags, devices, timing, memory, and the result."""
+"""The frame of single-node studies: flags, devices, the result (:class:`Study`), timing and memory."""
 
 import argparse
 import os
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from profiling import schemas, tables
 from profiling.arguments import count, whole
 from profiling.errors import UserError
 from profiling.findings import Finding
-from profiling.step_clock import Clock, open_clock
+from profiling.step_clock import open_clock
 from train.device import is_out_of_memory
 
 # Of a repetition: the first takes nothing, each other what the one before it returned.
@@ -64,16 +64,24 @@ def prepare(threads: int | None, seed: int) -> None:
 # --- the result ---------------------------------------------------------------------------------------
 
 
-class Recorder:
-    """What a study has measured so far; ``settings``: its flags, ``directory``: of its result."""
+class Study:
+    """A study: its flags and devices (:func:`devices`), and what it has measured so far."""
 
-    def __init__(self, study: str, settings: Mapping[str, Any], directory: Path) -> None:
-        if (directory / store.MANIFEST).exists():
-            raise UserError(f"{directory} already contains a result; choose another with --out")
-        self.study, self.settings, self.directory = study, settings, directory
+    def __init__(self, name: str, flags: argparse.Namespace, both: bool = False) -> None:
+        prepare(flags.threads, flags.seed)
+        self.name, self.flags, self.devices = name, flags, devices(flags.device, both)
         self.findings: list[Finding] = []
-        self._started = datetime.now(UTC)
         self._rows: dict[str, list[tuple]] = {"durations": [], "quantities": []}
+        self._started = datetime.now(UTC)
+        kind = "gpu" if self.devices[-1].type == "cuda" else "cpu"
+        new = f"{name}-{kind}-{self._started.strftime('%Y%m%dT%H%M%S.%f')[:-3]}"
+        self.directory: Path = flags.out or Path("results", "studies", new)
+        if (self.directory / store.MANIFEST).exists():
+            raise UserError(f"{self.directory} already contains a result; choose another with --out")
+
+    def batch(self, device: torch.device, on_gpu: int, on_cpu: int) -> int:
+        """The batch size that the flags say, else the study's own on such a device."""
+        return int(self.flags.batch or (on_cpu if device.type == "cpu" else on_gpu))
 
     def quantity(self, case: str, device: str, quantity: str, value: float | None, note: str = "") -> None:
         """A figure of a case; of one that could not be had, None and why."""
@@ -107,71 +115,45 @@ class Recorder:
                 del rows[before[name] :]
             self.find("case_out_of_memory", case=case)
 
-    def write(self, warmup: int, repetitions: int) -> None:
+    def write(self) -> None:
         """Write the tables and, last, the manifest."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for name, rows in self._rows.items():
             columns = dict(zip(schemas.SCHEMAS[name].names, zip(*rows, strict=True), strict=False))
             tables.write(tables.as_table(name, columns), self.directory, name)
         manifest = StudyManifest(
-            study=self.study,
-            settings=dict(self.settings),
+            study=self.name, settings=vars(self.flags), findings=self.findings,
             devices=list(dict.fromkeys(row[1] for rows in self._rows.values() for row in rows)),
-            warmup=warmup,
-            repetitions=repetitions,
-            command=[sys.executable, *sys.orig_argv[1:]],
-            findings=self.findings,
-            **machine.facts({}, self._started),
-        )
+            warmup=self.flags.warmup, repetitions=self.flags.repetitions,
+            command=[sys.executable, *sys.orig_argv[1:]], **machine.facts({}, self._started),
+        )  # fmt: skip
         store.write_record(self.directory / store.MANIFEST, manifest)
 
-
-class Study(Recorder):
-    """A study with its flags and devices (:func:`devices`)."""
-
-    def __init__(self, name: str, arguments: argparse.Namespace, both: bool = False) -> None:
-        prepare(arguments.threads, arguments.seed)
-        self.arguments, self.devices = arguments, devices(arguments.device, both)
-        kind = "gpu" if self.devices[-1].type == "cuda" else "cpu"
-        now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3]
-        default = Path("results", "studies", f"{name}-{kind}-{now}")
-        super().__init__(name, vars(arguments), arguments.out or default)
-
-    def batch(self, device: torch.device, on_gpu: int, on_cpu: int) -> int:
-        """The batch size that the flags say, else the study's own on such a device."""
-        return int(self.arguments.batch or (on_cpu if device.type == "cpu" else on_gpu))
-
-    def time(
-        self, device: torch.device, cases: Mapping[str, Stages], stages: Sequence[str]
-    ) -> dict[str, dict[str, np.ndarray]]:
-        """:func:`time_cases`, as often as the flags say."""
-        flags = self.arguments
-        return time_cases(cases, stages, flags.warmup, flags.repetitions, open_clock(device.type))
-
-    def finish(self) -> None:
-        """Write the result and become the command that prints it; does not return."""
-        self.write(self.arguments.warmup, self.arguments.repetitions)
+    def finish(self) -> NoReturn:
+        """Write the result and become the command that prints it."""
+        self.write()
         print(self.directory, file=sys.stderr, flush=True)
-        print_answer("analysis.studies", self.directory, self.arguments)
+        print_answer("analysis.studies", self.directory, self.flags)
 
 
 # --- timing -------------------------------------------------------------------------------------------
 
 
 def time_cases(
-    cases: Mapping[str, Stages], stages: Sequence[str], warmup: int, repetitions: int, clock: Clock
+    device: torch.device, cases: Mapping[str, Stages], stages: Sequence[str], flags: Any
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Durations in ns, by case and stage, shape (repetitions,).
+    """Durations in ns, by case and stage, shape (repetitions,), as often as ``flags`` say.
 
     Cases alternate, in an order that is reversed at every repetition, so that a drift of the machine and the
     contents of caches affect all alike.
     """
-    for _ in range(warmup):
+    clock = open_clock(device.type)
+    for _ in range(flags.warmup):
         for case in cases.values():
             repeat_once(case)
     clock.start()
     order = []
-    for repetition in range(repetitions):
+    for repetition in range(flags.repetitions):
         for name in list(cases)[:: 1 if repetition % 2 == 0 else -1]:
             clock.tick()
             repeat_once(cases[name], clock.tick)
@@ -212,6 +194,12 @@ class Passes:
         self.data.grad = None
         self.module.zero_grad(set_to_none=True)
 
+    def both(self) -> None:
+        """Both passes, until the device has done them."""
+        self.backward(self.forward())
+        if self.data.is_cuda:
+            torch.cuda.synchronize()
+
     @property
     def stages(self) -> Stages:
         return [self.forward, self.backward]
@@ -232,25 +220,25 @@ def peak_and_retained(passes: Passes) -> tuple[int, int]:
 
     Beyond input and weights; by the caching allocator of a GPU, by PyTorch's profiler on a CPU.
     """
-    device = passes.data.device
-    if device.type == "cpu":
-        outputs: list[torch.Tensor] = []
-        retained = allocated(lambda: outputs.append(passes.forward()))
-        outputs.clear()
-        both = allocated(lambda: passes.backward(passes.forward()))
-        return int(both.max(initial=0)), int(retained[-1]) if len(retained) else 0
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    output = passes.forward()
-    retained_bytes = torch.cuda.memory_allocated(device) - before
-    passes.backward(output)
-    torch.cuda.synchronize(device)
-    return torch.cuda.max_memory_allocated(device) - before, retained_bytes
+    measure = allocated_on_gpu if passes.data.is_cuda else allocated
+    passes.drop_gradients()  # what is freed must have been allocated while it was counted
+    outputs: list[torch.Tensor] = []
+    _, retained = measure(lambda: outputs.append(passes.forward()))
+    outputs.clear()
+    peak, _ = measure(passes.both)
+    return peak, retained
 
 
-def allocated(action: Callable[[], object]) -> np.ndarray:
-    """Bytes allocated on the CPU after each allocation and release of ``action``."""
+def allocated_on_gpu(action: Callable[[], object]) -> tuple[int, int]:
+    """(most, at the end) of the bytes that ``action`` allocates on the GPU."""
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    action()
+    return torch.cuda.max_memory_allocated() - before, torch.cuda.memory_allocated() - before
+
+
+def allocated(action: Callable[[], object]) -> tuple[int, int]:
+    """(most, at the end) of the bytes that ``action`` allocates on the CPU."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or it prints two lines each time
     from torch.profiler import ProfilerActivity, profile
 
@@ -259,7 +247,8 @@ def allocated(action: Callable[[], object]) -> np.ndarray:
     results: Any = profiler.profiler
     events = [event for event in results.kineto_results.events() if event.name() == "[memory]"]
     events.sort(key=lambda event: event.start_ns())
-    return np.cumsum([event.nbytes() for event in events], dtype=np.int64)
+    held = np.cumsum([0, *(event.nbytes() for event in events)])
+    return int(held.max()), int(held[-1])
 
 
 def saved_bytes(forward: Callable[[], object], known: set[int]) -> int:

@@ -11,6 +11,9 @@ calls. Each --hidden is a case: an input of shape (batch, hidden), --gates matri
 and there are N steps. The default --batch is 64 on a GPU and 16 on a CPU; without --device both are measured.
 """
 
+from collections.abc import Sequence
+from functools import partial
+
 import torch
 from torch.nn import functional
 
@@ -24,7 +27,6 @@ BATCH, BATCH_ON_CPU = 64, 16
 PEAK_S = 0.3  # of measuring the peak
 HIDDEN = (128, 512, 1024)
 GATES, STEPS = 4, 16
-SEPARATE, MERGED = "separate", "merged"
 
 
 def main() -> None:
@@ -43,46 +45,35 @@ def main() -> None:
         for hidden in dict.fromkeys(arguments.hidden or HIDDEN):
             inputs, steps = 3 * rows if rows else hidden, arguments.steps or rows or STEPS
             with study.within_memory(f"hidden {hidden}, batch {batch} on {name}"):
-                products = Products(batch, inputs, hidden, gates, steps, device)
-                # Sums in another order may differ in their last digits.
-                difference = float((torch.cat(products.separate(), dim=1) - products.merged()).abs().max())
-                cases: dict[str, common.Stages] = {
-                    f"{hidden} {SEPARATE}": [products.separate], f"{hidden} {MERGED}": [products.merged],
-                }  # fmt: skip
-                for case, timed in study.time(device, cases, ["forward"]).items():
+                # Of this size outputs stay near 1, whatever the layer's.
+                merged = torch.randn(gates * hidden, inputs, device=device) / inputs**0.5
+                cases = {
+                    f"{hidden} separate": [piece.clone() for piece in merged.chunk(gates)],
+                    f"{hidden} merged": [merged],
+                }
+                # An input a step: none waits in a cache.
+                data = [torch.randn(batch, inputs, device=device) for _ in range(steps)]
+                one, other = (torch.cat(products(data, weights), dim=1) for weights in cases.values())
+                difference = float((one - other).abs().max())
+                stages = {case: [partial(products, data, weights)] for case, weights in cases.items()}
+                timed = common.time_cases(device, stages, ["forward"], arguments)
+                for case, weights in cases.items():
                     study.case(
-                        case, name, timed, products=steps * (1 if case.endswith(MERGED) else gates),
-                        inputs=inputs, hidden=hidden, batch=batch, gates=gates, steps=steps,
+                        case, name, timed[case], products=steps * len(weights), inputs=inputs, hidden=hidden,
+                        batch=batch, gates=gates, steps=steps,
                         flops=2.0 * batch * inputs * hidden * gates * steps,
+                        # Sums in another order may differ in their last digits.
                         same_output=difference < 1e-2, largest_difference=difference,
                     )  # fmt: skip
     study.finish()
 
 
-class Products:
-    """The products of a recurrent layer's gates with its inputs, one a step: none waits in a cache."""
-
-    def __init__(
-        self, batch: int, inputs: int, hidden: int, gates: int, steps: int, device: torch.device
-    ) -> None:
-        # Of this size outputs stay near 1, whatever the layer's.
-        self.merged_weight = torch.randn(gates * hidden, inputs, device=device) / inputs**0.5
-        self.weights = [piece.clone() for piece in self.merged_weight.chunk(gates)]
-        self.inputs = [torch.randn(batch, inputs, device=device) for _ in range(steps)]
-
-    @torch.no_grad()
-    def separate(self) -> list[torch.Tensor]:
-        """A product a gate and step; the last step's outputs."""
-        for each in self.inputs:
-            outputs = [functional.linear(each, weight) for weight in self.weights]
-        return outputs
-
-    @torch.no_grad()
-    def merged(self) -> torch.Tensor:
-        """A product a step; the last step's output, gates beside each other."""
-        for each in self.inputs:
-            output = functional.linear(each, self.merged_weight)
-        return output
+@torch.no_grad()
+def products(inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """A product of each weight with each step's input; the outputs of the last step."""
+    for each in inputs:
+        outputs = [functional.linear(each, weight) for weight in weights]
+    return outputs
 
 
 if __name__ == "__main__":

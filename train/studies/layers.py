@@ -47,11 +47,48 @@ def main() -> None:
     arguments = parser.parse_args()
     study = common.Study("layers", arguments)
     (device,) = study.devices
-    specs = specs_of(arguments, device.type)
-    for spec in specs:
-        check(spec)
-    measure(study, specs, device)
+    counted = {spec: count(spec) for spec in specs_of(arguments, device.type)}
+    # Figures of fp32 stand beside the peak of fp32.
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    name = device_name(device)
+    torch.ones(1, device=device)  # makes a GPU's context, whose power is that of the idle device, too
+    # First of all: a device that has just worked draws more than an idle one.
+    meter = energy.open_meter(device)
+    idle = power(study, "peaks", name, "idle_w", meter, lambda: time.sleep(0.02))
+    study.quantity("peaks", name, "flops_per_s", gemm_rate(device, "fp32", PEAK_S), "fp32, measured")
+    study.quantity("peaks", name, "bytes_per_s", copy_rate(device, PEAK_S), "a copy, measured")
+    for spec, (forward, backward) in counted.items():
+        case = str(spec)
+        with study.within_memory(f"{case} on {name}"):
+            with torch.device(device):
+                passes = common.Passes(spec.make(), torch.randn(spec.shape, requires_grad=True))
+            timed = common.time_cases(device, {case: passes.stages}, PASSES, arguments)[case]
+            peak, retained = common.peak_and_retained(passes)
+            study.case(
+                case, name, timed, peak_memory_bytes=peak, retained_memory_bytes=retained,
+                forward_flops=forward.flops, forward_bytes=forward.bytes, backward_flops=backward.flops,
+                backward_bytes=backward.bytes,
+            )  # fmt: skip
+            if unknown := sorted(forward.unknown | backward.unknown):
+                study.find("flops_missing", what=unknown, n=len(unknown), case=case)
+            used = power(study, case, name, "power_w", meter, passes.both) if idle else []
+            # Each beside one of the idle device, so that the spread includes the noise of both.
+            for (watts, seconds), (idle_w, _) in zip(used, cycle(idle), strict=False):
+                above = (watts - idle_w) * seconds
+                study.quantity(case, name, "energy_above_idle_j", above, "both passes, once")
     study.finish()
+
+
+def power(
+    study: common.Study, case: str, device: str, quantity: str, meter: energy.Meter, action: energy.Action
+) -> list[tuple[float, float]]:
+    """Record mean power while an action is repeated: (W, seconds a repetition) each time it was metered."""
+    metered = energy.several(meter, action, METERED_S)
+    for used in metered:
+        study.quantity(case, device, quantity, used.watts, used.note)
+        if used.watts is None:
+            study.find("not_recorded", what=f"power and energy: {used.note}")
+    return [(used.watts, used.seconds / used.calls) for used in metered if used.watts is not None]
 
 
 # --- layers by name -----------------------------------------------------------------------------------
@@ -84,26 +121,11 @@ def parse(text: str) -> LayerSpec:
             'as in "Conv2d(3, 64, 7, stride=2)@256,3,224,224"'
         ) from None
     classes = {name: kind for name, kind in vars(torch.nn).items() if isinstance(kind, type)}
-    layers = {name: kind for name, kind in classes.items() if issubclass(kind, torch.nn.Module)}
-    if (name := call.func.id) not in layers or name == "Module":
+    layers = {name: kind for name, kind in classes.items() if torch.nn.Module in kind.__mro__[1:]}
+    if (name := call.func.id) not in layers:
         near = did_you_mean(name, layers, "the documentation of torch.nn")
         raise UserError(f"--layer: torch.nn has no layer {name!r}{near}")
     return LayerSpec(ast.unparse(call), partial(layers[name], *arguments, **options), shape)
-
-
-def check(spec: LayerSpec) -> None:
-    """Raise UserError unless a layer builds, takes its input and has gradients; nothing is computed."""
-    with torch.device("meta"):
-        try:
-            what = f"{spec.layer} does not build"
-            module = spec.make()
-            what = f"{spec} does not take its input"
-            output = common.first_of(module(torch.empty(spec.shape, requires_grad=True)))
-        except Exception as error:  # noqa: BLE001 - the arguments are the user's, the errors any layer's own
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
-            raise UserError(f"--layer: {what}: {reason}") from None
-    if not (isinstance(output, torch.Tensor) and output.requires_grad):
-        raise UserError(f"--layer: {spec} has no output with gradients to go backward from")
 
 
 def specs_of(arguments: argparse.Namespace, kind: str) -> list[LayerSpec]:
@@ -120,73 +142,6 @@ def specs_of(arguments: argparse.Namespace, kind: str) -> list[LayerSpec]:
     return specs
 
 
-# --- measuring ----------------------------------------------------------------------------------------
-
-
-def passes_of(spec: LayerSpec, device: torch.device) -> common.Passes:
-    """The passes of a layer, whose input has a gradient, too."""
-    with torch.device(device):
-        return common.Passes(spec.make(), torch.randn(spec.shape, requires_grad=True))
-
-
-def measure(study: common.Study, specs: list[LayerSpec], device: torch.device) -> None:
-    """Measure the device's peaks and each layer."""
-    # Figures of fp32 stand beside the peak of fp32.
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    name = device_name(device)
-    torch.ones(1, device=device)  # makes a GPU's context, whose power is that of the idle device, too
-    meter, note = energy.open_meter(device)
-    idle_w: list[float] = []
-    if meter is None:
-        study.quantity("peaks", name, "idle_w", None, note)
-        study.find("not_recorded", what=f"power and energy: {note}")
-    # First of all: a device that has just worked draws more than an idle one.
-    for used in energy.several(meter, lambda: time.sleep(0.02), METERED_S) if meter else ():
-        study.quantity("peaks", name, "idle_w", used.watts, f"{note}: {used.note}")
-        idle_w += [] if used.watts is None else [used.watts]
-    study.quantity("peaks", name, "flops_per_s", gemm_rate(device, "fp32", PEAK_S), "fp32, measured")
-    study.quantity("peaks", name, "bytes_per_s", copy_rate(device, PEAK_S), "a copy, measured")
-    for spec in specs:
-        case = str(spec)
-        with study.within_memory(f"{case} on {name}"):
-            passes = passes_of(spec, device)
-            timed = study.time(device, {case: passes.stages}, PASSES)[case]
-            passes.drop_gradients()  # what is freed must have been allocated while it was counted
-            peak, retained = common.peak_and_retained(passes)
-            forward, backward, unknown = count(passes_of(spec, torch.device("meta")))
-            study.case(
-                case, name, timed, peak_memory_bytes=peak, retained_memory_bytes=retained,
-                forward_flops=forward.flops, forward_bytes=forward.bytes, backward_flops=backward.flops,
-                backward_bytes=backward.bytes,
-            )  # fmt: skip
-            if unknown:
-                study.find("flops_missing", what=sorted(unknown), n=len(unknown), case=case)
-            if meter and idle_w:
-                measure_power(study, case, passes, meter, idle_w)
-
-
-def measure_power(
-    study: common.Study, case: str, passes: common.Passes, meter: energy.Meter, idle_w: Sequence[float]
-) -> None:
-    """Mean power while both passes are repeated, and the energy above idle of one repetition."""
-    device = passes.data.device
-
-    def both() -> None:
-        passes.backward(passes.forward())
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    metered = energy.several(meter, both, METERED_S)
-    if metered[0].watts is None:
-        study.find("not_recorded", what=f"power and energy: {metered[0].note}")
-    # Each beside one of the idle device, so that the spread includes the noise of both.
-    for used, idle in zip(metered, cycle(idle_w), strict=False):
-        study.quantity(case, device_name(device), "power_w", used.watts, used.note)
-        if used.watts is not None:
-            above = (used.watts - idle) * used.seconds / used.calls
-            study.quantity(case, device_name(device), "energy_above_idle_j", above, "both passes, once")
-
-
 # --- counted FLOPs and bytes --------------------------------------------------------------------------
 
 
@@ -195,7 +150,7 @@ class Counter(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.total = Cost(0.0, 0.0)
+        self.flops = self.bytes = 0.0
         self.unknown: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -210,8 +165,27 @@ class Counter(TorchDispatchMode):
         if cost is None:
             self.unknown.add(name)
         else:
-            self.total = Cost(self.total.flops + cost.flops, self.total.bytes + cost.bytes)
+            self.flops, self.bytes = self.flops + cost.flops, self.bytes + cost.bytes
         return result
+
+
+def count(spec: LayerSpec) -> tuple[Counter, Counter]:
+    """The costs of both passes of a layer, of which nothing is computed; UserError: it has none."""
+    try:
+        what = f"{spec.layer} does not build"
+        with torch.device("meta"):
+            module = spec.make()
+            what = f"{spec} does not take its input"
+            passes = common.Passes(module, torch.empty(spec.shape, requires_grad=True))
+        with Counter() as forward:
+            output = passes.forward()
+        what = f"{spec} has no output with gradients to go backward from"
+        with Counter() as backward:
+            passes.backward(output)
+    except Exception as error:  # noqa: BLE001 - the arguments are the user's, the errors any layer's own
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(f"--layer: {what}: {reason}") from None
+    return forward, backward
 
 
 def _inputs(args: Sequence[Any]) -> Inputs:
@@ -233,15 +207,6 @@ def _tensor(tensor: torch.Tensor) -> Tensor:
     sizes = zip(tensor.shape, tensor.stride(), strict=True)
     elements = math.prod(size if stride else 1 for size, stride in sizes)
     return Tensor(tuple(tensor.shape), elements, tensor.element_size())
-
-
-def count(passes: common.Passes) -> tuple[Cost, Cost, set[str]]:
-    """(forward, backward, operators without a formula) of passes over tensors on the meta device."""
-    with Counter() as first:
-        output = passes.forward()
-    with Counter() as second:
-        passes.backward(output)
-    return first.total, second.total, first.unknown | second.unknown
 
 
 if __name__ == "__main__":

@@ -68,14 +68,9 @@ def in_both_orders(model: nn.Module, name: str) -> dict[str, fx.GraphModule]:
 
 def pairs(model: fx.GraphModule) -> list[tuple[fx.Node, fx.Node]]:
     """Neighbours of which one is a ReLU and one a pooling, and the first is for the second alone."""
-    neighbours = []
-    for node in model.graph.nodes:
-        inputs = node.all_input_nodes
-        if len(inputs) != 1 or len(inputs[0].users) != 1:
-            continue
-        if {_kind(model, node), _kind(model, inputs[0])} == {RELU, POOL}:
-            neighbours.append((inputs[0], node))
-    return neighbours
+    alone = [node for node in model.graph.nodes if len(node.all_input_nodes) == 1]
+    both = [(node.all_input_nodes[0], node) for node in alone if len(node.all_input_nodes[0].users) == 1]
+    return [two for two in both if {_kind(model, node) for node in two} == {RELU, POOL}]
 
 
 def _kind(model: fx.GraphModule, node: fx.Node) -> str | None:
@@ -120,18 +115,17 @@ def measure(
     del first, second
     loss = partial(functional.cross_entropy, target=labels)
     steps = {case: common.Passes(model.train(), images, loss) for case, model in models.items()}
-    timed = study.time(device, {case: step.stages for case, step in steps.items()}, PASSES)
+    stages = {case: step.stages for case, step in steps.items()}
+    timed = common.time_cases(device, stages, PASSES, study.flags)
+    known = {tensor.untyped_storage().data_ptr() for tensor in nn.ModuleList(models.values()).parameters()}
     for case, step in steps.items():
-        step.drop_gradients()
         peak, _ = common.peak_and_retained(step)
-        parameters = {tensor.untyped_storage().data_ptr() for tensor in step.module.parameters()}
         study.case(
             case, device_name(device), timed[case], batch=batch, image_size=image_size,
             pairs=len(pairs(models[case])), peak_memory_bytes=peak,
-            activation_memory_bytes=common.saved_bytes(step.forward, parameters),
+            activation_memory_bytes=common.saved_bytes(step.forward, known),
             same_output=difference == 0, largest_difference=difference,
         )  # fmt: skip
-        step.drop_gradients()
 
 
 if __name__ == "__main__":
