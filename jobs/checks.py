@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from jobs import ROOT
-from jobs.cluster import NoAnswer, check_accepted, cluster_name, on_compute_node, partition
 from jobs.failures import why_no_mpi
-from jobs.loaders import INSTALL_DALI, LOADERS, MAKE_DATA, check_data
-from jobs.machine import Machine, ask
-from jobs.run import Run
+from jobs.machine import Machine, NoAnswer, ask, check_accepted, cluster_name, on_compute_node, partition
+from jobs.run import INSTALL_DALI, LOADERS, MAKE_DATA, Run, check_data
 from jobs.site import NO_SITE, Network, Site, find_site, sbatch_words
 from jobs.sweep_file import check_can_start
 from profiling.errors import Mistakes, UserError

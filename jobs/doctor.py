@@ -25,7 +25,6 @@ from jobs.checks import check_site
 from jobs.failures import explain
 from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
-from jobs.loaders import DALI_PACKAGE, INSTALL_DALI, LOADERS
 from jobs.machine import (
     NO_AMD,
     TESTED_TORCH,
@@ -36,6 +35,7 @@ from jobs.machine import (
     this_machine,
     versions,
 )
+from jobs.run import DALI_PACKAGE, INSTALL_DALI, LOADERS
 from jobs.site import add_site_flag
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.presence import Presence

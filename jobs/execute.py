@@ -6,20 +6,26 @@ parts of a sweep (``--only``), it records the runs of all of them.
 """
 
 import os
+import re
 import secrets
+import shlex
 import sys
-from collections import deque
-from collections.abc import Sequence
+import time
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple, cast
 
 from pydantic import BaseModel
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
-from jobs import progress, store
+from jobs import store
 from jobs.failures import (
     BLAMES_NODE,
     NODE_FAILURES,
@@ -35,10 +41,11 @@ from jobs.failures import (
 from jobs.flags import to_flags
 from jobs.launchers.base import Launcher
 from jobs.processes import Limits, TimeIsUp, run_processes, stopped_in_order, unheard
-from jobs.progress import Result, say, speed_of
 from jobs.run import Run
+from jobs.run_fields import ROLES, as_text, is_default
 from jobs.store import Beat, Claim, Manifest, Owner, claim, release, this_owner
-from jobs.sweep_file import Excluded, Sweep, SweepRun, command_of, ordered, unknown_fields
+from jobs.sweep_file import Excluded, Sweep, SweepRun, command_of, name_of, ordered, unknown_fields
+from profiling import tables
 from profiling.errors import EXIT_FAILED, Mistakes, Unsuccessful, UserError
 from profiling.findings import Finding, lines
 from profiling.wrap import wrapped
@@ -46,15 +53,186 @@ from profiling.wrap import wrapped
 SCATTER = 1.1  # ratio of two repetitions above which they show nothing
 RESTARTS = 5  # how often a job that has lost nodes is started again to get others
 CALIBRATION_S = 120.0
+# Most sweeps set these once for all their runs; of those that they vary some are in a run's words anyway.
+_OF_ALL_RUNS = (
+    "nodes", "gpus_per_node", "model", "loader", "batch", "grad", "batches", "attribute_from", "device",
+    "data", "data_format", "workers", "threads", "image_size", "network",
+)  # fmt: skip
+_BATCH_LINE = re.compile(rb"(?:^|\r)step (\d+)/(\d+)\b", re.MULTILINE)
+_REDRAW_S = 0.2
+
+
+# --- what a user sees, on standard error ----------------------------------------------------------------
+
+
+@dataclass
+class Result:
+    """How a sweep ended, and whether the same job, started again, could do more."""
+
+    refused: int = 0  # runs that cannot start, where these are failures
+    done: int = 0
+    # After all tries: by reason, the runs and their logs.
+    failures: dict[str, list[tuple[SweepRun, Path]]] = field(default_factory=dict)
+    elsewhere: list[SweepRun] = field(default_factory=list)  # another sweep is running them
+    left: list[SweepRun] = field(default_factory=list)  # this job has lost the nodes for them
+    again: bool = False
+
+    @property
+    def failed(self) -> int:
+        return sum(map(len, self.failures.values())) + len(self.left) + self.refused
+
+
+def describe(run: Run, varied: Sequence[str] = ()) -> str:
+    """A run in a few words: ``1 node x 2 ranks, resnet50, dali-cpu, batch 4, fp16 gradients``."""
+    # One process of DataParallel drives all GPUs of its node.
+    unit = "rank" if run.gpus_per_rank == 1 else "GPU"
+    nodes, ranks = run.nodes, run.gpus_per_node
+    words = [f"{nodes} node{'s' * (nodes != 1)} x {ranks} {unit}{'s' * (ranks != 1)}"]
+    if run.program:
+        factors = [name for name in varied if name in run.factors]
+        words += [name_of(run), *(f"{name}: {as_text(run.factors[name])}" for name in factors)]
+    else:
+        words += [run.model, run.loader, f"batch {run.batch}"]
+        words += [f"{run.grad} gradients"] if run.world_size > 1 else []
+    for name in (each for each in ROLES if each not in ("program", "factors")):
+        value, label = getattr(run, name), ROLES[name].label
+        if name in varied or (name not in _OF_ALL_RUNS and not is_default(name, value)):
+            words.append(label.format(value) if label != "{}" else f"{name}: {value}")
+    return ", ".join(words)
+
+
+def in_words(seconds: float) -> str:
+    """``about 40 s``, ``about 12 min``, ``about 3.5 h``."""
+    if seconds < 90:
+        return f"about {seconds:.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 90 * 60 else f"about {seconds / 3600:.1f} h"
+
+
+def say(console: Console, text: str, style: str = "") -> None:
+    """A line as it is: no markup, no wrapping."""
+    console.print(Text(text, style=style), soft_wrap=True)
+
+
+class Bar(Progress):
+    """A bar over runs that names the one under way and its step; without a terminal, a line a run.
+
+    It redraws only when told to (no thread of its own): processes are forked while it is shown.
+    """
+
+    def __init__(self, console: Console, total: int, done: int) -> None:
+        text = TextColumn("{task.description}", style="bold", markup=False)
+        columns = (text, BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
+        super().__init__(*columns, console=console, auto_refresh=False, disable=not console.is_terminal)
+        self._runs = self.add_task("", total=total, completed=done)
+        self._total, self._done, self._done_before = total, done, done
+        self._since, self._last = time.monotonic(), 0.0
+
+    def show(self, sweep_run: SweepRun, log: Path | None = None) -> None:
+        """Name the run that is under way, and the batch that ``log`` says it is at."""
+        if log and (self.disable or time.monotonic() - self._last < _REDRAW_S):
+            return
+        self._last = time.monotonic()
+        what, left = describe(sweep_run.configuration, sweep_run.outside), ""
+        if ended := self._done - self._done_before:  # the others may take as long
+            each = (self._last - self._since) / ended
+            left = f"; {in_words(each * (self._total - self._done))} left"
+        if self.disable:
+            say(self.console, f"[{self._done + 1}/{self._total}] {what}{left} ({sweep_run.id})")
+            return
+        batch = last_batch(log) if log else ""
+        step = f"  step {batch}" if batch else ""
+        self.update(self._runs, description=f"{what} #{sweep_run.repetition}{step}{left}", refresh=True)
+
+    def ended(self) -> None:
+        """A run has ended."""
+        self._done += 1
+        self.update(self._runs, completed=self._done, refresh=True)
+
+
+def last_batch(log: Path) -> str:
+    """The last ``12/24`` of the lines ``step 12/24 ...`` that rank 0 prints; "" before the first."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 4096))
+            steps = _BATCH_LINE.findall(file.read())
+    except FileNotFoundError:
+        return ""
+    return b"/".join(steps[-1]).decode() if steps else ""
+
+
+def count_reasons(excluded: Sequence[Excluded]) -> list[str]:
+    """``["12 runs: one rank sends no gradients", ...]``, in the order of their first run."""
+    counts = Counter(left.reason for left in excluded)
+    return [f"{count} run{'s' * (count > 1)}: {reason}" for reason, count in counts.items()]
+
+
+def print_excluded(console: Console, excluded: Sequence[Excluded], place: str = "") -> None:
+    """The runs left out, or those that cannot start at a ``place``, counted by reason."""
+    for line in count_reasons(excluded):
+        say(console, f"{f'cannot start {place}' if place else store.LEFT_OUT}: {line}", "yellow")
+
+
+def pasteable(argv: Sequence[str], environment: Mapping[str, str]) -> str:
+    """A command as a shell takes it, its environment in a line of its own."""
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    return (shlex.join(["env", *variables]) + " \\\n  " if variables else "") + shlex.join(argv)
+
+
+def print_end(console: Console, directory: Path, done: int, possible: int, result: Result) -> None:
+    """How a sweep ended; the failed runs by reason, with the first one's log."""
+    counts = {
+        "running elsewhere": len(result.elsewhere),
+        "left, nodes lost": len(result.left),
+        "cannot start": result.refused,
+        "failed": sum(map(len, result.failures.values())),
+    }
+    others = [f"{what}: {count}" for what, count in counts.items() if count]
+    text = ", ".join([f"{directory}: done: {done} of {possible}", *others])
+    say(console, text, "bold red" if others else "green")
+    for reason, failed in result.failures.items():
+        first, log = failed[0]
+        runs = f"{len(failed)} runs, first " if len(failed) > 1 else ""
+        say(console, f"  {runs}{first.id}: {reason}\n    log: {log}")
+
+
+def step_of(directory: Path) -> tuple[float, int] | None:
+    """The median duration of a step, ns, and of how many; None: the table has no times.
+
+    Of the later half of rank 0's steps, unprofiled ones where there are any.
+    """
+    table = tables.read(tables.rank_directory(directory, 0), "batches", ["start_ns", "end_ns", "attributed"])
+    rows = [row for row in table.to_pylist() if None not in (row["start_ns"], row["end_ns"])]
+    counted = [row for row in rows if not row["attributed"]] or rows
+    later = counted[len(counted) // 2 :]
+    return (median(row["end_ns"] - row["start_ns"] for row in later), len(later)) if later else None
+
+
+def speed_of(directory: Path, run: Run) -> str:
+    """``421 ms/step, 76.1 images/s (median of 12)``, for the user who watches a sweep; "" if unknown."""
+    if (step := step_of(directory)) is None:
+        return ""
+    # How many samples a step of a program has is in its table, where it is known.
+    rate = "" if run.program else f", {_digits(run.batch * run.world_size * 1e9 / step[0])} images/s"
+    return f"{_digits(step[0] / 1e6)} ms/step{rate} (median of {step[1]})"
+
+
+def _digits(value: float) -> str:
+    """Three digits, and all before the decimal point: ``0.0345``, ``76.1``, ``1214``."""
+    return f"{value:#.3g}" if value < 99.95 else f"{value:.0f}"
+
+
+# --- a sweep --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Execution:
-    """A sweep, where its results go, and what starts its ranks."""
+    """What a user asks for: a sweep, its chosen runs, where their results go, and what starts the ranks."""
 
     sweep: Sweep
     directory: Path
     launcher: Launcher
+    sweep_runs: Sequence[SweepRun] = ()
+    excluded: Sequence[Excluded] = ()
     keep_raw: bool = False
 
     def running(self, sweep_run: SweepRun) -> Path:
@@ -110,35 +288,38 @@ class Plan(NamedTuple):
     impossible: list[Excluded]
     refused: int  # impossible ones, where these are failures
 
+    def print_excluded(self, console: Console, execution: Execution) -> None:
+        print_excluded(console, execution.excluded)
+        print_excluded(console, self.impossible, execution.launcher.place if self.refused else "")
 
-def plan(execution: Execution, sweep_runs: Sequence[SweepRun], checked: bool = True) -> Plan:
+
+def plan(execution: Execution, checked: bool = True) -> Plan:
     """What a sweep has to do; with ``checked``, what the launcher says cannot start is set apart."""
     possible, impossible = [], []
-    for sweep_run in sweep_runs:
+    for sweep_run in execution.sweep_runs:
         if checked and (why := execution.launcher.why_not(sweep_run.configuration)):
             impossible.append(Excluded(sweep_run, why))
         else:
             possible.append(sweep_run)
     if not possible:
-        first, *others = progress.count_reasons(impossible)
+        first, *others = count_reasons(impossible)
         raise Mistakes([f"no run can start {execution.launcher.place}: {first}", *others])
     todo = [sweep_run for sweep_run in possible if execution.state(sweep_run) != "done"]
     refused = 0 if execution.sweep.unavailable == "skip" else len(impossible)
     return Plan(possible, todo, impossible, refused)
 
 
-def run_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Sequence[Excluded]) -> Result:
-    """Run what is not done yet of ``sweep_runs`` and say what happened; TimeIsUp leaves the rest in order."""
+def run_sweep(execution: Execution) -> Result:
+    """Run what is not done yet and say what happened; TimeIsUp leaves the rest in order."""
     console = Console(stderr=True)
-    possible, todo, impossible, refused = plan(execution, sweep_runs)
-    seed = record_sweep(execution, sweep_runs, [*excluded, *impossible])
-    progress.print_excluded(console, excluded)
-    progress.print_excluded(console, impossible, execution.launcher.place if refused else "")
+    possible, todo, impossible, refused = planned = plan(execution)
+    seed = record_sweep(execution, impossible)
+    planned.print_excluded(console, execution)
     result, me = Result(refused), this_owner(os.environ)
     if todo:
         try:
             calibrate(execution, todo, console, me)
-            with progress.Bar(console, len(possible), len(possible) - len(todo)) as bar:
+            with Bar(console, len(possible), len(possible) - len(todo)) as bar:
                 Queue(execution, bar, me, result).run(ordered(todo, execution.sweep, seed))
         except TimeIsUp:
             if me.restarts and not (result.done or result.failures):
@@ -149,25 +330,33 @@ def run_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Se
     if not result.again:
         attempts_file(execution.directory, me).unlink(missing_ok=True)
     done = len(possible) - len(todo) + result.done
-    progress.print_end(console, execution.directory, done, len(possible), result)
+    print_end(console, execution.directory, done, len(possible), result)
     return result
 
 
-def print_plan(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Sequence[Excluded]) -> int:
-    """Print the runs that are not done, with their exact commands; returns how many cannot start."""
-    console = Console(stderr=True)
-    possible, todo, impossible, refused = plan(execution, sweep_runs)
-    done = len(possible) - len(todo)
-    say(console, f"{execution.directory}: to do: {len(todo)}, done: {done}", "bold")
-    progress.print_excluded(console, excluded)
-    progress.print_excluded(console, impossible, execution.launcher.place if refused else "")
-    commands = []
-    for sweep_run in todo:
+def print_plan(execution: Execution) -> int:
+    """Print the runs that are not done, with the exact commands of each configuration's first one, to be
+    pasted, on standard output; returns how many cannot start."""
+    console, planned = Console(stderr=True), plan(execution)
+    done = len(planned.possible) - len(planned.todo)
+    say(console, f"{execution.directory}: to do: {len(planned.todo)}, done: {done}", "bold")
+    planned.print_excluded(console, execution)
+    repetitions: dict[str, list[SweepRun]] = {}
+    for sweep_run in planned.todo:
+        repetitions.setdefault(sweep_run.of_all_repetitions, []).append(sweep_run)
+    for number, (sweep_run, *repeated) in enumerate(repetitions.values(), start=1):
         run, directory = sweep_run.configuration, execution.running(sweep_run)
-        command = execution.command(run, directory)
-        commands.append((sweep_run, execution.launcher.processes(run, command, directory)))
-    progress.print_commands(commands)
-    return refused
+        first, *others = execution.launcher.processes(run, execution.command(run, directory), directory)
+        runs = f"{1 + len(repeated)} run{'s' * bool(repeated)}, {sweep_run.id}"
+        print(f"\n# {number} of {len(repetitions)}: {describe(run, sweep_run.outside)} ({runs})")
+        print(pasteable(first.argv, first.environment))
+        for process in others:  # they differ in their environment alone
+            different = sorted(process.environment.items() - first.environment.items())
+            print(f"# and with {' '.join(f'{name}={value}' for name, value in different)}")
+        if repeated:
+            folders = ", ".join(f"run_{other.repetition}_..." for other in repeated)
+            print(f"# repetitions, in --out: {folders}")
+    return planned.refused
 
 
 # --- the queue ------------------------------------------------------------------------------------------
@@ -199,7 +388,7 @@ def attempts_file(sweep: Path, me: Owner) -> Path:
 class Queue:
     """The runs of a sweep that are to do, one after the other; what became of them goes to ``result``."""
 
-    def __init__(self, execution: Execution, bar: progress.Bar, me: Owner, result: Result) -> None:
+    def __init__(self, execution: Execution, bar: Bar, me: Owner, result: Result) -> None:
         self._execution, self._bar, self._me, self._result = execution, bar, me, result
         self._file, self._attempts = attempts_file(execution.directory, me), Attempts()
         if me.job and me.restarts and self._file.exists():
@@ -235,7 +424,7 @@ class Queue:
                 return False
             if (damaged := self._execution.done(sweep_run)).exists():
                 kept = store.set_aside(damaged)
-                self._bar.say(f"damaged, repeated: {sweep_run.id} (kept as {kept})", "yellow")
+                say(self._bar.console, f"damaged, repeated: {sweep_run.id} (kept as {kept})", "yellow")
             return self._note(sweep_run, *self._execute(sweep_run, directory, claimed.before))
         finally:
             if claimed.ours:
@@ -255,7 +444,7 @@ class Queue:
         else:
             self._bar.show(sweep_run)
             beat, sweep = Beat(directory), execution.sweep
-            limits = Limits(sweep.time_limit_s, sweep.hang_limit_s, lambda: progress.last_batch(log))
+            limits = Limits(sweep.time_limit_s, sweep.hang_limit_s, lambda: last_batch(log))
 
             def on_tick() -> None:
                 beat()
@@ -274,7 +463,7 @@ class Queue:
         if beside := beside | store.other_sweeps():
             manifest.findings.append(Finding("disturbed", data={"sweeps": beside}))
         for line in lines(self._scatter(sweep_run, directory) if manifest.done else []):
-            self._bar.say(line, "yellow")
+            say(self._bar.console, line, "yellow")
         # Ours until it has its whole name: without an owner another sweep would take it over before that.
         result = store.finish(directory, manifest)
         release(result)
@@ -283,11 +472,11 @@ class Queue:
     def _scatter(self, sweep_run: SweepRun, directory: Path) -> list[Finding]:
         """Whether the first two repetitions differ too much to show anything."""
         durations = self._durations_ms.setdefault(sweep_run.of_all_repetitions, [])
-        if step := progress.step_of(directory):
+        if step := step_of(directory):
             durations.append(step[0] / 1e6)
         if len(durations) != 2 or max(durations) <= SCATTER * min(durations):
             return []
-        what = progress.describe(sweep_run.configuration, sweep_run.outside)
+        what = describe(sweep_run.configuration, sweep_run.outside)
         data = {"n": 1, "of": 1, "factor": max(durations) / min(durations)}
         return [Finding("runs_differ", configuration=what, data=data)]
 
@@ -295,7 +484,7 @@ class Queue:
         """Count and show how a run ended; whether it is to be tried again."""
         if manifest.done:
             if speed := speed_of(result, sweep_run.configuration):
-                self._bar.say(f"  {speed}")
+                say(self._bar.console, f"  {speed}")
             self._result.done += 1
             self._bar.ended()
             return False
@@ -308,10 +497,10 @@ class Queue:
             # The batch system may have taken nodes from us.
             self._launcher = self._launcher.refreshed().without(self._attempts.left_out())
         if again:
-            self._bar.say(f"failed, retried: {sweep_run.id}: {manifest.reason}", "yellow")
+            say(self._bar.console, f"failed, retried: {sweep_run.id}: {manifest.reason}", "yellow")
             return True
         self._result.failures.setdefault(manifest.reason, []).append((sweep_run, result / store.LOG))
-        self._bar.say(f"failed: {sweep_run.id}: {manifest.reason}", "red")
+        say(self._bar.console, f"failed: {sweep_run.id}: {manifest.reason}", "red")
         self._bar.ended()
         return False
 
@@ -329,7 +518,7 @@ class SweepRecord(BaseModel):
     excluded: list[dict[str, str]] = []  # id and reason
 
 
-def record_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded: Sequence[Excluded]) -> int:
+def record_sweep(execution: Execution, impossible: Sequence[Excluded]) -> int:
     """Write sweep.json and return the seed of the order: the sweep's, else the one of an earlier call."""
     execution.directory.mkdir(parents=True, exist_ok=True)
     path = execution.directory / store.SWEEP
@@ -341,8 +530,10 @@ def record_sweep(execution: Execution, sweep_runs: Sequence[SweepRun], excluded:
         sweep=execution.sweep.model_dump(),
         order_seed=seed,
         launcher=execution.launcher.name,
-        order=[sweep_run.id for sweep_run in ordered(sweep_runs, execution.sweep, seed)],
-        excluded=[{"id": left.sweep_run.id, "reason": left.reason} for left in excluded],
+        order=[sweep_run.id for sweep_run in ordered(execution.sweep_runs, execution.sweep, seed)],
+        excluded=[
+            {"id": left.sweep_run.id, "reason": left.reason} for left in (*execution.excluded, *impossible)
+        ],
     )
     if earlier is not None and record.sweep["run"] == earlier.sweep.get("run"):
         asked = {*record.order, *(left["id"] for left in record.excluded)}
@@ -360,8 +551,16 @@ def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console, 
     runs = [sweep_run.configuration for sweep_run in todo]
     path = execution.directory / store.CALIBRATION
     known = store.read_calibration(path)
-    for run in to_measure(runs, known):
-        peaks = known is None and run is largest(runs)
+    # The largest run, if nothing is known; then profiled ones of several ranks of unknown allreduce.
+    largest = max(runs, key=lambda run: (run.world_size, run.ranks))
+    chosen = [] if known else [largest]
+    done = {each.exchange for each in (known.allreduces if known else chosen)}
+    for run in sorted(runs, key=lambda run: run.ranks, reverse=True):
+        if run.profile != "none" and run.ranks > 1 and run.exchange not in done:
+            chosen.append(run)
+            done.add(run.exchange)
+    for run in chosen:
+        peaks = known is None and run is largest
         name = "peaks" if peaks else f"{run.nodes}x{run.ranks_per_node}-{run.network}"
         scratch = execution.directory / f"{store.CALIBRATING}{name}"
         if not claim(scratch, me).ours:
@@ -382,22 +581,6 @@ def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console, 
             release(scratch)
         for line in lines(measured.findings if peaks else ()):
             say(console, f"{line} ({path})", "yellow")
-
-
-def to_measure(runs: Sequence[Run], known: store.Calibration | None) -> list[Run]:
-    """The largest run, if nothing is known; then profiled ones of several ranks of unknown allreduce."""
-    chosen = [] if known else [largest(runs)]
-    done = {measured.exchange for measured in known.allreduces} if known else {run.exchange for run in chosen}
-    for run in sorted(runs, key=lambda run: run.ranks, reverse=True):
-        if run.profile != "none" and run.ranks > 1 and run.exchange not in done:
-            chosen.append(run)
-            done.add(run.exchange)
-    return chosen
-
-
-def largest(runs: Sequence[Run]) -> Run:
-    """The run whose ranks measure the peaks."""
-    return max(runs, key=lambda run: (run.world_size, run.ranks))
 
 
 def _measure(execution: Execution, run: Run, peaks: bool, scratch: Path) -> Failure | None:

@@ -21,12 +21,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.execute import Execution, run_sweep
+from jobs.execute import Execution, describe, run_sweep
 from jobs.flags import add_format_flags, make_parser, print_answer
 from jobs.launchers.base import Local
 from jobs.machine import Machine, this_machine
 from jobs.processes import stopped_in_order
-from jobs.progress import describe
 from jobs.run import Run, make_run
 from jobs.run_fields import OUTSIDE_FIELDS, parse_value
 from jobs.sweep_file import Sweep, SweepRun, choose, read_sweep
@@ -105,8 +104,8 @@ def measure(sweep_run: SweepRun, directory: Path, top: int, machine: Machine) ->
 
 def _done(sweep_run: SweepRun, directory: Path) -> bool:
     values = {"name": directory.name, "run": sweep_run.configuration.model_dump(), "hang_limit_s": 0}
-    execution = Execution(Sweep.model_validate({**values, "repetitions": 1}), directory, Local())
-    return run_sweep(execution, [sweep_run], []).failed == 0
+    sweep = Sweep.model_validate({**values, "repetitions": 1})
+    return run_sweep(Execution(sweep, directory, Local(), [sweep_run])).failed == 0
 
 
 def hottest(kernels: "pa.Table", top: int) -> list[str]:

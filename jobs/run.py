@@ -2,20 +2,21 @@
 
 Its fields are the flags of ``python -m train``, the keys of a sweep's YAML, and columns of the results.
 :mod:`jobs.run_fields` has the roles of fields, values as text, and ids. Invalid values of any model are
-reported in one line each (:func:`problems_of`).
+reported in one line each (:func:`problems_of`). Backends, loaders, models and data sets are named without
+torch: only ranks import the modules that open them.
 """
 
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from jobs.loaders import LOADERS
 from profiling.errors import Mistakes, UserError, did_you_mean
 from profiling.presence import is_importable
 from profiling.tools import STARTED, check_mode
@@ -23,13 +24,35 @@ from profiling.tools import STARTED, check_mode
 # Else pydantic looks for plugins in every installed package, which takes each command 0.1 s.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
-
 # The module of each backend, which holds ``open_backend`` (:mod:`train.backends`).
 BACKENDS = {
     "single": "train.backends.single",  # one rank: nothing is exchanged
     "ddp": "train.backends.ddp",
     "horovod": "train.backends.horovod",
     "dp": "train.backends.single",  # torch.nn.DataParallel: one process for all GPUs of a node
+}
+
+
+@dataclass(frozen=True)
+class LoaderKind:
+    """A loader, to all but the rank that opens it."""
+
+    module: str  # holds ``build_loader`` (:mod:`train.loaders`)
+    on_cpu: str = ""  # the loader to take where there is no GPU; "" where this one needs none
+    reads_data: bool = True  # whether it reads the run's ``data``
+    by_dali: bool = False
+
+
+DALI_PACKAGE = "nvidia-dali-cuda130"
+INSTALL_DALI = f"pip install {DALI_PACKAGE}"
+_DALI = "train.loaders.dali"
+
+LOADERS: dict[str, LoaderKind] = {
+    "dali-gpu": LoaderKind(_DALI, "dali-cpu", by_dali=True),
+    "dali-cpu-to-gpu": LoaderKind(_DALI, "dali-cpu", by_dali=True),
+    "dali-cpu": LoaderKind(_DALI, by_dali=True),
+    "pytorch": LoaderKind("train.loaders.pytorch"),
+    "synthetic": LoaderKind("train.loaders.synthetic", reads_data=False),
 }
 # The variable by which a run's record has the nominal bandwidth per GPU of its network, from the site file.
 LINK = "SCALEPROF_LINK_GBIT_PER_S"
@@ -428,3 +451,64 @@ def check_models(names: Iterable[str], where: Callable[[str], str]) -> None:
         raise Mistakes(
             [f"{where(name)}: invalid model {name!r}{did_you_mean(name, known, see=see)}" for name in wrong]
         )
+
+
+# --- data sets: a folder of classes with images (class/image.jpg), or a folder of TFRecord files -----------
+
+_DEMO = Path("data", "demo")
+MAKE_DATA = f"make a small set with: python -m train.data make {_DEMO}"
+_SAID = "--data (in a sweep file: `data`), or its path in the site file"
+_LACKS = {
+    "images": "no images: class/image.jpg (TFRecord files: data_format tfrecord)",
+    "tfrecord": "no TFRecord files (image folders: data_format images)",
+}
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png"}
+
+
+def data_folder(data: str | Path, data_format: str) -> Path:
+    """Where a run's data are: ``data``, or its part for the format as ``train.data make`` lays it out."""
+    folder = Path(data)
+    if not folder.is_dir():
+        if folder.exists():
+            raise UserError(f"data {folder.absolute()} is a file; give the folder that holds the data set")
+        do = MAKE_DATA if folder.parts[-2:] == _DEMO.parts else f"correct {_SAID}"
+        raise UserError(f"there is no data folder {folder.absolute()}; {do}")
+    part = folder / ("images" if data_format == "images" else "tfrecord")
+    return part if part.is_dir() else folder
+
+
+def no_data_in(folder: Path, data_format: str) -> UserError:
+    """The error of a folder that holds no data of a format."""
+    return UserError(f"{folder} holds {_LACKS[data_format]}")
+
+
+def images_below(folder: Path) -> Iterator[Path]:
+    """A class's images in name order."""
+    for place, folders, files in os.walk(folder):
+        folders.sort()  # in place: the order in which os.walk goes on
+        images = (name for name in sorted(files) if Path(name).suffix.lower() in IMAGE_SUFFIXES)
+        yield from (Path(place, name) for name in images)
+
+
+def record_files(folder: Path) -> list[Path]:
+    """The TFRecord files of a folder in name order: all but indexes and descriptions."""
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.is_file() and path.suffix not in (".idx", ".json") and not path.name.startswith(".")
+    )
+
+
+@cache
+def check_data(data: str | Path, data_format: str) -> None:
+    """Refuse a folder without data of a format. One image is enough."""
+    try:
+        folder = data_folder(data, data_format)
+        if data_format == "images":
+            found = any(any(images_below(path)) for path in folder.iterdir() if path.is_dir())
+        else:
+            found = bool(record_files(folder))
+    except OSError as error:
+        raise UserError(f"data: {data} cannot be read: {error.strerror}") from None
+    if not found:
+        raise no_data_in(folder, data_format)

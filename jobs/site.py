@@ -27,8 +27,8 @@ from pydantic import (
     ValidationError,
 )
 
-from jobs.cluster import BATCH_SYSTEMS, cluster_name
 from jobs.flags import make_parser
+from jobs.machine import BATCH_SYSTEMS, cluster_name
 from jobs.run import LINK, Run, problems_of
 from profiling import yaml_text
 from profiling.errors import Mistakes, UserError, did_you_mean, run_command

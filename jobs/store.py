@@ -33,8 +33,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from jobs import ROOT
-from jobs.cluster import job_id
-from jobs.machine import ask
+from jobs.machine import ask, job_id
 from jobs.run import Run
 from jobs.run_fields import FACTOR, exit_code_of
 from profiling import tables

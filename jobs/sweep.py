@@ -16,21 +16,21 @@ import os
 import shlex
 import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 from jobs.checks import check_modules, check_networks, check_networks_named, check_paths, refuse
-from jobs.cluster import cluster_name, on_compute_node
 from jobs.execute import Execution, print_plan, run_sweep
 from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import Launcher
+from jobs.machine import cluster_name, on_compute_node
 from jobs.processes import TimeIsUp, stopped_in_order
 from jobs.run import NO_HOROVOD, check_models, has_horovod
 from jobs.site import NO_SITE, Site, add_site_flag, find_site, shell_commands
 from jobs.store import summary_of, this_owner
-from jobs.sweep_file import Excluded, Order, Sweep, SweepRun, choose, read_sweep, where_in
+from jobs.sweep_file import Order, Sweep, choose, read_sweep, where_in
 from profiling.arguments import Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, Interrupted, run_command
 
@@ -43,16 +43,15 @@ def main() -> int:
     if arguments.print == "shell":
         print("\n".join(shell_commands(site)))
         return EXIT_DONE
-    request = read_request(arguments, site)
+    launcher = LAUNCHERS[arguments.launcher].open(site, os.environ)
+    execution = read_request(arguments, site, launcher)
     if arguments.print == "directory":
-        print(request.directory)
+        print(execution.directory)
         return EXIT_DONE
     refuse(check_modules(site, os.environ))
-    announce(request, site)
-    launcher = LAUNCHERS[arguments.launcher].open(site, os.environ)
+    announce(site)
     if arguments.dry_run:
-        plan = request.execution(launcher.planned(), arguments)
-        return EXIT_FAILED if print_plan(plan, request.sweep_runs, request.excluded) else EXIT_DONE
+        return EXIT_FAILED if print_plan(replace(execution, launcher=launcher.planned())) else EXIT_DONE
     me = this_owner(os.environ)
     if me.job and me.restarts:
         print(f"start {me.restarts + 1} of job {me.job}", file=sys.stderr)
@@ -60,8 +59,8 @@ def main() -> int:
         print("runs start on this login node; in jobs: slurm/submit.sh", file=sys.stderr)
     try:
         with stopped_in_order():
-            check_node(request, site, launcher)
-            outcome = run_sweep(request.execution(launcher, arguments), request.sweep_runs, request.excluded)
+            check_node(execution, site)
+            outcome = run_sweep(execution)
     except TimeIsUp:
         print("time limit of the job reached", file=sys.stderr)
         return EXIT_AGAIN
@@ -69,28 +68,14 @@ def main() -> int:
         command = shlex.join(["python", "-m", "jobs.sweep", *sys.argv[1:]])
         again = f"submit job {me.job} again" if me.job and not sys.stdin.isatty() else command
         raise Interrupted(f"interrupted; to resume: {again}") from None
-    for line in [] if outcome.again else summary_of(request.directory):
+    for line in [] if outcome.again else summary_of(execution.directory):
         print(line, file=sys.stderr)
     return EXIT_AGAIN if outcome.again else EXIT_FAILED if outcome.failed else EXIT_DONE
 
 
-@dataclass(frozen=True)
-class Request:
-    """What a user asks for: a sweep as it is at a site, its chosen runs, and where their results go."""
-
-    sweep: Sweep
-    sweep_runs: list[SweepRun]
-    excluded: list[Excluded]
-    directory: Path
-    note: str  # what is not as the sweep file has it, in one line; "" if nothing
-
-    def execution(self, launcher: Launcher, arguments: argparse.Namespace) -> Execution:
-        return Execution(self.sweep, self.directory, launcher, arguments.keep_raw)
-
-
-def read_request(arguments: argparse.Namespace, site: Site) -> Request:
-    """The request that parsed flags make; whatever is wrong with it is refused."""
-    sweep, note = without_horovod(at_site(read_sweep(arguments.config), site), site)
+def read_request(arguments: argparse.Namespace, site: Site, launcher: Launcher) -> Execution:
+    """The sweep as it is at a site, and its runs that parsed flags choose; whatever is wrong is refused."""
+    sweep = at_site(read_sweep(arguments.config), site)
     overrides = {"order": arguments.order, "unavailable": arguments.unavailable}
     sweep = sweep.model_copy(update={key: value for key, value in overrides.items() if value})
     sweep_runs, excluded = choose(sweep, arguments.only, str(arguments.config))
@@ -98,23 +83,22 @@ def read_request(arguments: argparse.Namespace, site: Site) -> Request:
         models = {sweep_run.configuration.model for sweep_run in sweep_runs}
         check_models(models, lambda model: where_in(arguments.config, "model", model))
     check_networks_named(site, dict.fromkeys(sweep_run.configuration.network for sweep_run in sweep_runs))
-    return Request(sweep, sweep_runs, excluded, arguments.out / sweep.name, note)
+    directory = arguments.out / sweep.name
+    return Execution(sweep, directory, launcher, sweep_runs, excluded, arguments.keep_raw)
 
 
-def check_node(request: Request, site: Site, launcher: Launcher) -> None:
+def check_node(execution: Execution, site: Site) -> None:
     """Refuse a compute node that lacks what the site file says it has: its runs would fail."""
-    if not (launcher.nodes and on_compute_node(os.environ)):  # a login node needs none
+    nodes = len(execution.launcher.nodes)
+    if not (nodes and on_compute_node(os.environ)):  # a login node needs none
         return
-    runs = [sweep_run.configuration for sweep_run in request.sweep_runs]
-    # A run on one node uses none.
-    used = {run.network.lower() for run in runs if 1 < run.nodes <= len(launcher.nodes)}
+    runs = [sweep_run.configuration for sweep_run in execution.sweep_runs]
+    used = {run.network.lower() for run in runs if 1 < run.nodes <= nodes}  # a run on one node uses none
     refuse([*check_paths(site, "scratch"), *check_networks(site, used)], f"{socket.gethostname()}: ")
 
 
-def announce(request: Request, site: Site) -> None:
-    """Say which site file is in use, and what is not as the sweep file has it."""
-    if request.note:
-        print(request.note, file=sys.stderr)
+def announce(site: Site) -> None:
+    """Say which site file is in use."""
     if site.file is not None or "SLURM_JOB_ID" in os.environ or cluster_name(os.environ):
         print(f"site file: {site.where if site.file else NO_SITE}", file=sys.stderr)
 
@@ -140,23 +124,16 @@ def parser() -> Parser:
 
 
 def at_site(sweep: Sweep, site: Site) -> Sweep:
-    """The sweep with its data where they are at this site."""
-    data = sweep.run.get("data")
-    if not site.data or data is None:
-        return sweep
-    here = [site.data.get(d, d) for d in data] if isinstance(data, list) else site.data.get(data, data)
-    return sweep.model_copy(update={"run": {**sweep.run, "data": here}})
-
-
-def without_horovod(sweep: Sweep, site: Site) -> tuple[Sweep, str]:
-    """The sweep with DDP in the place of Horovod where that is not installed, and a line that says so."""
-    backend = sweep.run.get("backend")
-    backends = backend if isinstance(backend, list) else [backend]
+    """The sweep with its data where they are at this site, and DDP where Horovod is not installed."""
+    here, backends = dict(sweep.run), sweep.values.get("backend", [])
+    if site.data and (data := here.get("data")):
+        moved = [site.data.get(path, path) for path in sweep.values["data"]]
+        here["data"] = moved if isinstance(data, list) else moved[0]
     # What a container holds is not seen from outside.
-    if "program" in sweep.run or "horovod" not in backends or site.container or has_horovod():
-        return sweep, ""
-    instead = list(dict.fromkeys("ddp" if name == "horovod" else name for name in backends))
-    return sweep.model_copy(update={"run": {**sweep.run, "backend": instead}}), NO_HOROVOD
+    if "horovod" in backends and not (site.container or "program" in sweep.run or has_horovod()):
+        print(NO_HOROVOD, file=sys.stderr)
+        here["backend"] = list(dict.fromkeys("ddp" if name == "horovod" else name for name in backends))
+    return sweep.model_copy(update={"run": here})
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "profiling": (),
     "jobs": ("profiling",),
     "train": (
-        *("jobs.run", "jobs.flags", "jobs.store", "jobs.loaders"),
+        *("jobs.run", "jobs.flags", "jobs.store"),
         *("jobs.by_hand", "jobs.failures", "jobs.machine", "jobs.processes"),
         "profiling",
     ),

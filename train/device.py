@@ -13,9 +13,8 @@ from pathlib import Path
 
 import torch
 
-from jobs.loaders import LOADERS
 from jobs.machine import NO_AMD, check_built_for
-from jobs.run import Run
+from jobs.run import LOADERS, Run
 from profiling.errors import UserError
 from profiling.findings import ranges
 from profiling.workers import cores

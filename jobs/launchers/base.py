@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from jobs.checks import why_not_on
-from jobs.cluster import Allocation, read_allocation
-from jobs.machine import Machine, this_machine
+from jobs.machine import Allocation, Machine, read_allocation, this_machine
 from jobs.processes import Process
 from jobs.run import Run
 from jobs.site import Site, network_environment

@@ -15,9 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, Self
 
-from jobs.cluster import read_allocation, read_hostfile
 from jobs.launchers.base import OnNodes
-from jobs.machine import ask, forwarded, this_machine
+from jobs.machine import ask, forwarded, read_allocation, read_hostfile, this_machine
 from jobs.run import Run
 from jobs.site import Site
 from profiling.presence import Presence, of_program

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from jobs.checks import why_not_on
-from jobs.cluster import Partition, gpus_per_node, partition
 from jobs.launchers.base import OnNodes
+from jobs.machine import Partition, gpus_per_node, partition
 from jobs.run import Run
 from jobs.site import Site
 

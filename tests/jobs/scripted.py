@@ -1,7 +1,7 @@
 """Sweeps whose ranks are scripted: they train nothing, and misbehave as they are told."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -62,8 +62,14 @@ def execution(directory: Path, misbehave: str = "", **values) -> Execution:
     return Execution(make_sweep(**values), directory / "s", Scripted(misbehave=misbehave))
 
 
+def whole(work: Execution) -> Execution:
+    """With all runs of its sweep."""
+    sweep_runs, excluded = expand(work.sweep)
+    return replace(work, sweep_runs=sweep_runs, excluded=excluded)
+
+
 def run_all(work: Execution) -> int:
-    return run_sweep(work, *expand(work.sweep)).failed
+    return run_sweep(whole(work)).failed
 
 
 def manifests(work: Execution) -> dict[str, Manifest]:

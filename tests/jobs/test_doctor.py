@@ -17,9 +17,8 @@ from jobs.doctor import examine, look_at_tau
 from jobs.failures import explain
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import Local
-from jobs.loaders import LOADERS
 from jobs.machine import Machine
-from jobs.run import BACKENDS, make_run
+from jobs.run import BACKENDS, LOADERS, make_run
 from jobs.site import Mpi, find_site
 from profiling.errors import UserError
 from profiling.presence import Presence

@@ -11,8 +11,15 @@ from pathlib import Path
 import pytest
 
 from jobs import ROOT
-from jobs.cluster import (
+from jobs.launchers import LAUNCHERS
+from jobs.launchers.base import Local
+from jobs.launchers.flux import Flux
+from jobs.launchers.jsrun import Jsrun
+from jobs.launchers.mpirun import KINDS, Mpirun, kind_of
+from jobs.launchers.slurm import Slurm
+from jobs.machine import (
     Allocation,
+    Machine,
     Partition,
     cluster_name,
     gpus_per_node,
@@ -20,13 +27,6 @@ from jobs.cluster import (
     read_allocation,
     read_hostfile,
 )
-from jobs.launchers import LAUNCHERS
-from jobs.launchers.base import Local
-from jobs.launchers.flux import Flux
-from jobs.launchers.jsrun import Jsrun
-from jobs.launchers.mpirun import KINDS, Mpirun, kind_of
-from jobs.launchers.slurm import Slurm
-from jobs.machine import Machine
 from jobs.run import make_run
 from jobs.site import Site, find_site
 from profiling.errors import UserError
@@ -131,9 +131,9 @@ def test_a_node_has_the_cores_that_the_batch_system_counts(launcher):
 
 @pytest.mark.parametrize("launcher", [Slurm(Site(), FOUR, CPU_NODE), mpirun("MPICH")])
 def test_nodes_that_slurm_has_taken_are_gone(launcher, monkeypatch):
-    monkeypatch.setattr("jobs.cluster._ask", lambda words, _: "n[1,3]" if "--jobs=7" in words else "")
+    monkeypatch.setattr("jobs.machine._answer", lambda words, _: "n[1,3]" if "--jobs=7" in words else "")
     assert launcher.refreshed().nodes == ("n1", "n3")
-    monkeypatch.setattr("jobs.cluster._ask", lambda *_: "")  # it does not say
+    monkeypatch.setattr("jobs.machine._answer", lambda *_: "")  # it does not say
     assert launcher.refreshed().nodes == FOUR.nodes
     alone = replace(launcher, allocation=None)
     assert alone.refreshed() == alone
@@ -257,7 +257,7 @@ def test_the_doctor_sees_the_mpirun_that_the_launcher_takes(monkeypatch, tmp_pat
     ],
 )
 def test_the_gpus_of_a_job_are_those_of_its_poorest_node(line, gpus, monkeypatch):
-    monkeypatch.setattr("jobs.cluster._ask", lambda *_: f"   JOB_GRES=x\n     {line}\n   MinCPUsNode=1\n")
+    monkeypatch.setattr("jobs.machine._answer", lambda *_: f"   JOB_GRES=x\n     {line}\n   MinCPUsNode=1\n")
     assert gpus_per_node("7") == gpus
 
 

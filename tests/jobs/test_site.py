@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from jobs.checks import check_modules, refuse
-from jobs.progress import Result
+from jobs.execute import Result
 from jobs.run import LINK, make_run
 from jobs.site import (
     NO_SITE,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cluster import BATCH_SYSTEMS, job_id
 from jobs.launchers import LAUNCHERS
+from jobs.machine import BATCH_SYSTEMS, job_id
 from jobs.run import make_run
 from jobs.site import find_site
 from jobs.store import this_owner
@@ -278,7 +278,7 @@ def test_ranks_know_who_they_are_and_where_rank_0_is(given, tmp_path, batch, mon
     if system.hostfile:
         monkeypatch.setenv(system.hostfile, str(tmp_path / "hosts"))
     else:
-        monkeypatch.setattr("jobs.cluster._ask", lambda *_: "n[1-2] 8")
+        monkeypatch.setattr("jobs.machine._answer", lambda *_: "n[1-2] 8")
     launcher = LAUNCHERS[system.launcher].open(find_site(SITES[batch], {}), os.environ)
     assert launcher.nodes == ("n1", "n2")
     command = [sys.executable, "-c", IDENTITY]

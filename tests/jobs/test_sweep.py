@@ -5,18 +5,17 @@ import os
 import re
 import shutil
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from jobs import execute, failures, progress, store
+from jobs import execute, failures, store
 from jobs.checks import why_not_on
-from jobs.execute import Execution, SweepRecord, calibrate, record_sweep, run_sweep
+from jobs.execute import Execution, SweepRecord, calibrate, record_sweep, run_sweep, speed_of
 from jobs.launchers.base import Local
 from jobs.processes import Process
-from jobs.progress import speed_of
 from jobs.run import Run, make_run
 from jobs.run_fields import repetition_of
 from jobs.site import Container, Site
@@ -27,7 +26,7 @@ from profiling import tables
 from profiling.errors import UserError
 from profiling.findings import Finding
 from tests.builders import ended_runs
-from tests.jobs.scripted import HERE, Scripted, execution, make_sweep, manifests, run_all
+from tests.jobs.scripted import HERE, Scripted, execution, make_sweep, manifests, run_all, whole
 from tests.jobs.scripted import batches_of_ranks as batches_of_ranks  # a fixture
 
 pytestmark = pytest.mark.long
@@ -120,7 +119,7 @@ def test_a_call_for_some_runs_of_a_sweep_keeps_what_is_known_of_the_whole(tmp_pa
     recorded = []
     other = execution(tmp_path, run={"loader": "synthetic", "gpus_per_node": [1, 2]})
     for asked, left, by in ((sweep_runs, [lacking], work), ([first], [], work), ([first], [], other)):
-        record_sweep(by, asked, left)
+        record_sweep(replace(by, sweep_runs=asked), left)
         recorded.append(store.read_record(work.directory / store.SWEEP, SweepRecord))
     whole, some, changed = recorded
     assert sorted(some.order) == sorted(whole.order) and len(whole.order) == 4
@@ -205,11 +204,11 @@ def test_a_calibration_that_fails_is_repeated_at_once(tmp_path, capsys):
 
 def test_repetitions_that_scatter_are_said_while_the_sweep_runs(tmp_path, monkeypatch, capsys):
     steps_ns = {0: 1.2e8, 1: 1e8, 2: 9e8}
-    monkeypatch.setattr(progress, "step_of", lambda folder: (steps_ns[repetition_of(folder.name)], 2))
+    monkeypatch.setattr(execute, "step_of", lambda folder: (steps_ns[repetition_of(folder.name)], 2))
     work = execution(tmp_path, run={"batches": 3, "batch": [2, 4]}, repetitions=3, order="given")
     assert run_all(work) == 0
     assert capsys.readouterr().err.count("largest factor 1.2") == 2
-    assert progress.speed_of(tmp_path / "run_1_config_x", make_run({"batch": 2})).startswith("100 ms/step")
+    assert speed_of(tmp_path / "run_1_config_x", make_run({"batch": 2})).startswith("100 ms/step")
 
 
 def test_runs_this_machine_cannot_run_are_counted_by_reason(tmp_path, capsys):
@@ -220,7 +219,7 @@ def test_runs_this_machine_cannot_run_are_counted_by_reason(tmp_path, capsys):
     assert counts == {1, 2} and LEFT_OUT not in said
     assert run_all(execution(tmp_path, run=run, unavailable="skip")) == 0
     work = execution(tmp_path, run=run, unavailable="skip")
-    assert execute.print_plan(work, *expand(work.sweep)) == 0
+    assert execute.print_plan(whole(work)) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert LEFT_OUT in said and "dali-gpu" in said
     record = store.read_record(tmp_path / "s" / "sweep.json", execute.SweepRecord)
@@ -235,9 +234,9 @@ def test_what_a_container_holds_is_not_looked_for_outside(monkeypatch, tmp_path)
     (tmp_path / "s.yaml").write_text("run: {model: resnet999}")
     arguments = parser().parse_args([str(tmp_path / "s.yaml")])
     with pytest.raises(UserError, match="invalid model 'resnet999'"):
-        read_request(arguments, Site())
+        read_request(arguments, Site(), Local())
     box = Container(runtime="apptainer", image="/images/newer.sif")
-    assert read_request(arguments, Site(container=box)).sweep_runs
+    assert read_request(arguments, Site(container=box), Local()).sweep_runs
 
 
 def test_data_that_are_not_there_are_known_before_the_first_run_and_said_once(tmp_path, capsys):
@@ -245,7 +244,7 @@ def test_data_that_are_not_there_are_known_before_the_first_run_and_said_once(tm
     run = {"batches": 3, "data": [str(tmp_path / "none"), str(tmp_path / "empty")], "batch": [2, 4],
            "loader": ["synthetic", "pytorch"]}  # fmt: skip
     work = execution(tmp_path, run=run)
-    assert execute.print_plan(work, *expand(work.sweep)) == 4
+    assert execute.print_plan(whole(work)) == 4
     said = " ".join(capsys.readouterr().err.split())
     wrong = f"2 runs: there is no data folder {tmp_path / 'none'}; correct --data (in a sweep file: `data`)"
     assert said.count(wrong) == 1

@@ -5,9 +5,8 @@ from itertools import product
 
 import pytest
 
-from jobs.execute import Execution
+from jobs.execute import Execution, describe, last_batch
 from jobs.launchers.base import Local
-from jobs.progress import describe, last_batch
 from jobs.run import make_run
 from jobs.run_fields import parse_id
 from jobs.store import MANIFEST, Manifest, check_reports, is_complete, read_record, write_record

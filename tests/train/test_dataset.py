@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from jobs.loaders import data_folder
+from jobs.run import data_folder
 from profiling.errors import UserError
 from tests.analysis.commands import run
 from train import data

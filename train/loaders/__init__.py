@@ -1,4 +1,4 @@
-"""Data loaders, one file per kind; :mod:`jobs.loaders` lists them."""
+"""Data loaders, one file per kind; :data:`jobs.run.LOADERS` lists them."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -6,8 +6,7 @@ from importlib import import_module
 
 import torch
 
-from jobs.loaders import LOADERS
-from jobs.run import Run
+from jobs.run import LOADERS, Run
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from jobs.loaders import INSTALL_DALI, LOADERS
-from jobs.run import Run
+from jobs.run import INSTALL_DALI, LOADERS, Run
 from profiling.errors import UserError
 from profiling.workers import cores
 from train.loaders import Batch, Loader, records

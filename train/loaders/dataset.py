@@ -9,8 +9,7 @@ deviation. An image that cannot be decoded ends the run.
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.loaders import MAKE_DATA, data_folder, images_below, no_data_in, record_files
-from jobs.run import Run
+from jobs.run import MAKE_DATA, Run, data_folder, images_below, no_data_in, record_files
 from profiling.errors import UserError
 from train.loaders import records
 from train.models import CLASSES
