@@ -16,7 +16,6 @@ import sys
 from pathlib import Path
 
 from jobs import store
-from jobs.checks import check_modules, refuse
 from jobs.failures import explain, log_tail
 from jobs.flags import add_format_flags, make_parser, print_answer, to_flags
 from jobs.launchers import LAUNCHERS
@@ -24,7 +23,7 @@ from jobs.machine import this_machine
 from jobs.processes import Limits, run_processes, stopped_in_order
 from jobs.run import Run, make_run
 from jobs.run_fields import parse_value
-from jobs.site import add_site_flag, find_site
+from jobs.site import add_site_flag, check_modules, find_site, refuse
 from profiling.arguments import count
 from profiling.errors import Unsuccessful, UserError, run_command
 

@@ -21,7 +21,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from jobs.checks import check_site
 from jobs.failures import explain
 from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
@@ -36,7 +35,7 @@ from jobs.machine import (
     versions,
 )
 from jobs.run import DALI_PACKAGE, INSTALL_DALI, LOADERS
-from jobs.site import add_site_flag
+from jobs.site import add_site_flag, check_site
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.presence import Presence
 from profiling.tools import ON_A_CPU, TOOLS, Options, tool

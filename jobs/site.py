@@ -12,29 +12,36 @@ import argparse
 import os
 import re
 import shlex
-from collections.abc import Mapping
+import shutil
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import yaml
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    ValidationError,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PrivateAttr, ValidationError
 
+from jobs import ROOT
+from jobs.failures import why_no_mpi
 from jobs.flags import make_parser
-from jobs.machine import BATCH_SYSTEMS, cluster_name
+from jobs.machine import (
+    BATCH_SYSTEMS,
+    NoAnswer,
+    ask,
+    check_accepted,
+    cluster_name,
+    on_compute_node,
+    partition,
+)
 from jobs.run import LINK, Run, problems_of
 from profiling import yaml_text
 from profiling.errors import Mistakes, UserError, did_you_mean, run_command
+from profiling.presence import Presence
 
 SITES = Path(__file__).parent / "sites"
 CHOOSE = "SCALEPROF_SITE"  # the environment variable that names the site
+CARDS = Path("/sys/class/infiniband")
 NO_SITE = f"none ({CHOOSE} is not set, and no file in jobs/sites has `cluster:` of this cluster)"
 
 
@@ -62,8 +69,8 @@ else:
     BatchName = Literal[("slurm", *BATCH_SYSTEMS)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class _Part(BaseModel, extra="forbid", frozen=True):
+    pass
 
 
 class Network(_Part):
@@ -81,8 +88,6 @@ class Networks(_Part):
 
 
 class Mpi(_Part):
-    """How MPI's ranks are started."""
-
     # The nodes, one per line; variables are expanded, e.g. $PBS_NODEFILE.
     hostfile: Annotated[Path, BeforeValidator(os.path.expandvars)] | None = None
     flags: list[Word] = []  # more flags of mpirun
@@ -99,8 +104,6 @@ class Container(_Part):
 
 
 class Site(_Part):
-    """A site file."""
-
     _file: Path | None = PrivateAttr(None)  # where it was read from; None: there is none
 
     name: str = "none"  # the file's
@@ -152,7 +155,6 @@ def read_site(path: Path) -> Site:
 
 
 def add_site_flag(parser: argparse.ArgumentParser) -> None:
-    """``--site`` of a command."""
     which = f"site file: a name in jobs/sites, or a path [${CHOOSE}, or the one of this Slurm cluster]"
     parser.add_argument("--site", metavar="NAME|FILE", help=which)
 
@@ -230,6 +232,128 @@ def network_environment(run: Run, site: Site, environment: Mapping[str, str]) ->
         variables[LINK] = f"{network.gbit_per_s:g}"
     variables |= network.variables
     return {name: value for name, value in variables.items() if name not in environment}
+
+
+# --- is it so here? On a compute node all of it must be; a login node may lack interfaces, modules, data ----
+
+
+def refuse(presences: Iterable[Presence], place: str = "") -> None:
+    """Raise what is absent, each once."""
+    if lines := [f"{place}{each.detail}; {each.remedy}" for each in presences if not each.present]:
+        raise Mistakes(lines)
+
+
+def check_site(environment: Mapping[str, str], name: str | None = None) -> list[Presence]:
+    """The site file in use, and whether what it says is so here; nothing where there is no cluster."""
+    try:
+        site = find_site(name, environment)
+    except UserError as error:
+        return [Presence("site file", False, "cannot be used", str(error), required=True)]
+    if site.file is None:
+        in_cluster = "SLURM_JOB_ID" in environment or cluster_name(environment)
+        copy = "cp jobs/sites/example.yaml jobs/sites/NAME.yaml"
+        return [Presence("site file", False, NO_SITE, copy)] if in_cluster else []
+    here = on_compute_node(environment)
+    flag = f" --site {name}" if name else ""
+    srun = shlex.join(["srun", *dict.fromkeys([*sbatch_words(site), "--nodes=1", "--exclusive"])])
+    run_there = f"{srun} " if site.batch == "slurm" else "in an interactive job, "
+    elsewhere = "" if here else f" (or only compute nodes have it: {run_there}python -m jobs.doctor{flag})"
+    of_node = [*check_modules(site, environment), *check_networks(site), *check_paths(site)]
+    return [
+        Presence("site file", True, site.where),
+        *(replace(each, required=True) for each in _check_cluster(site, environment)),
+        *(replace(each, required=here, remedy=each.remedy and each.remedy + elsewhere) for each in of_node),
+    ]
+
+
+def _presence(site: Site, key: str, present: bool, detail: str) -> Presence:
+    """Whether what a key of the site file says is so."""
+    return Presence(key, present, detail, "" if present else f"correct `{key}` in {site.where}")
+
+
+def _check_cluster(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
+    """What Slurm says alike on every node."""
+    if shutil.which("sinfo", path=environment.get("PATH")):
+        try:
+            part = partition(site.partition, environment)
+        except NoAnswer as error:
+            yield Presence("partition", False, str(error), "run this on a node of the cluster")
+        except UserError as error:
+            yield _presence(site, "partition", False, str(error))
+        else:
+            detail = f"{part.name}: {part.nodes} nodes, each {part.cpus} CPUs, {part.gpus} GPUs"
+            yield _presence(site, "partition", True, detail)
+            if (gpus := site.gpus_per_node) is not None:
+                yield _presence(site, "gpus_per_node", gpus <= part.gpus, f"{gpus}; there: {part.gpus}")
+    try:
+        check_accepted([*sbatch_words(site), "--wrap=true"], environment)
+    except UserError as error:
+        yield _presence(site, "sbatch", False, str(error))
+    if shutil.which("srun", path=environment.get("PATH")):
+        yield from check_mpi(site, environment)
+
+
+def check_mpi(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
+    """Whether srun has the way to meet MPI, with the site's modules: else every run would fail."""
+    if not site.mpi.srun:
+        return
+    load = f"{shlex.join(['module', 'load', *site.modules])} >/dev/null 2>&1; " if site.modules else ""
+    test = f"{load}srun --mpi={site.mpi.srun} --test-only true"
+    why = why_no_mpi(_bash(test, {**site.environment, **environment}))
+    yield _presence(site, "mpi.srun", not why, f"srun --mpi={site.mpi.srun}" + (f": {why}" if why else ""))
+
+
+def check_modules(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
+    """Whether the site's modules can be loaded here."""
+    if not site.modules:
+        return
+    load, modules = shlex.join(["module", "load", *site.modules]), ", ".join(site.modules)
+    why = " ".join(_bash(f"type module && {load}", environment).split())[:300]
+    yield _presence(site, "modules", not why, f"{modules} cannot be loaded: {why}" if why else modules)
+
+
+def _bash(script: str, environment: Mapping[str, str]) -> str:
+    """What a script that fails prints as errors; "" if it ends well."""
+    ended = ask(["bash", "-c", script], environment, timeout_s=60)  # modules take time
+    return (ended.stderr or f"exit code {ended.returncode}") if ended.returncode else ""
+
+
+def check_paths(site: Site, *keys: str) -> Iterator[Presence]:
+    """Whether this node has the files and folders that the site file names; ``keys``: only these."""
+    paths = [("data", ROOT / here) for here in site.data.values()]
+    paths += [("scratch", site.scratch)] if site.scratch else []
+    paths += [("mpi.hostfile", site.mpi.hostfile)] if site.mpi.hostfile else []
+    if site.container is not None and site.container.runtime != "pyxis":
+        paths.append(("container.image", Path(site.container.image)))
+    for key, path in [(key, path) for key, path in paths if not keys or key in keys]:
+        # Slurm would make a scratch folder, in whatever lies there.
+        present = path.is_dir() if key == "scratch" else path.exists()
+        yield _presence(site, key, present, str(path) if present else f"{key} {path} does not exist")
+
+
+def check_networks(site: Site, names: Iterable[str] | None = None) -> Iterator[Presence]:
+    """Whether this node has the interfaces and cards of networks; ``names``: of these, not of all.
+
+    Every run over such a network would fail: NCCL says nothing of a missing card, and takes another network.
+    """
+    cards = [path.name for path in CARDS.iterdir()] if CARDS.is_dir() else []
+    interfaces = [name for _, name in socket.if_nameindex()]
+    for name in sorted(site.network.model_fields_set if names is None else names):
+        network: Network = getattr(site.network, name)
+        devices = re.sub(r":[^,]*", "", network.device or "")  # without ports
+        for part, listed, here in (("interface", network.interface, interfaces), ("device", devices, cards)):
+            for sought in listed.split(",") if listed else ():
+                found = sought if sought in here else f"no {sought}; here: {', '.join(here) or 'none'}"
+                yield _presence(site, f"network.{name}.{part}", sought in here, found)
+
+
+def check_networks_named(site: Site, networks: Iterable[str]) -> None:
+    """Refuse networks that a site which names its networks does not name."""
+    known = site.network.model_fields_set
+    for network in networks:
+        if known and network.lower() not in known:
+            has = ", ".join(sorted(known))
+            raise UserError(f"network {network} is not in the site file {site.where} (network: {has})")
 
 
 def main() -> None:

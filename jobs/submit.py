@@ -23,13 +23,12 @@ from typing import cast
 from rich.console import Console
 
 from jobs import ROOT, store, sweep
-from jobs.checks import check_modules, check_mpi, refuse
 from jobs.execute import pasteable, plan, print_excluded, print_plan, record_sweep
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import OnNodes
 from jobs.launchers.slurm import Slurm
 from jobs.machine import BATCH_SYSTEMS, FIRST_JOB, BatchSystem, check_accepted
-from jobs.site import CHOOSE, Site, find_site, sbatch_words
+from jobs.site import CHOOSE, Site, check_modules, check_mpi, find_site, refuse, sbatch_words
 from profiling.errors import EXIT_DONE, UserError, run_command
 
 _DRY_RUN = "--dry-run"

@@ -20,7 +20,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from jobs.checks import check_modules, check_networks, check_networks_named, check_paths, refuse
 from jobs.execute import Execution, print_plan, run_sweep
 from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
@@ -28,7 +27,18 @@ from jobs.launchers.base import Launcher
 from jobs.machine import cluster_name, on_compute_node
 from jobs.processes import TimeIsUp, stopped_in_order
 from jobs.run import NO_HOROVOD, check_models, has_horovod
-from jobs.site import NO_SITE, Site, add_site_flag, find_site, shell_commands
+from jobs.site import (
+    NO_SITE,
+    Site,
+    add_site_flag,
+    check_modules,
+    check_networks,
+    check_networks_named,
+    check_paths,
+    find_site,
+    refuse,
+    shell_commands,
+)
 from jobs.store import summary_of, this_owner
 from jobs.sweep_file import Order, Sweep, choose, read_sweep, where_in
 from profiling.arguments import Parser

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
-from jobs.checks import why_not_on
-from jobs.launchers.base import OnNodes
+from jobs.launchers.base import OnNodes, why_not_on
 from jobs.machine import Partition, gpus_per_node, partition
 from jobs.run import Run
 from jobs.site import Site

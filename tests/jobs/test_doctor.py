@@ -10,16 +10,15 @@ from unittest.mock import Mock
 
 import pytest
 
-from jobs import checks as site_checks
 from jobs import doctor, machine
-from jobs.checks import check_mpi, check_site, refuse
+from jobs import site as site_checks
 from jobs.doctor import examine, look_at_tau
 from jobs.failures import explain
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import Local
 from jobs.machine import Machine
 from jobs.run import BACKENDS, LOADERS, make_run
-from jobs.site import Mpi, find_site
+from jobs.site import Mpi, check_mpi, check_site, find_site, refuse
 from profiling.errors import UserError
 from profiling.presence import Presence
 from profiling.tools import STARTED, TOOLS, cupti, tool

@@ -5,7 +5,6 @@ import subprocess
 
 import pytest
 
-from jobs.checks import check_modules, refuse
 from jobs.execute import Result
 from jobs.run import LINK, make_run
 from jobs.site import (
@@ -14,9 +13,11 @@ from jobs.site import (
     Network,
     Networks,
     Site,
+    check_modules,
     find_site,
     network_environment,
     read_site,
+    refuse,
     sbatch_words,
     shell_commands,
 )

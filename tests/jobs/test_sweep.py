@@ -12,9 +12,8 @@ import pytest
 from rich.console import Console
 
 from jobs import execute, failures, store
-from jobs.checks import why_not_on
 from jobs.execute import Execution, SweepRecord, calibrate, record_sweep, run_sweep, speed_of
-from jobs.launchers.base import Local
+from jobs.launchers.base import Local, why_not_on
 from jobs.processes import Process
 from jobs.run import Run, make_run
 from jobs.run_fields import repetition_of
