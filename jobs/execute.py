@@ -44,7 +44,7 @@ from jobs.processes import Limits, TimeIsUp, run_processes, stopped_in_order, un
 from jobs.run import Run
 from jobs.run_fields import ROLES, as_text, is_default
 from jobs.store import Beat, Claim, Manifest, Owner, claim, release, this_owner
-from jobs.sweep_file import Excluded, Sweep, SweepRun, command_of, name_of, ordered, unknown_fields
+from jobs.sweep_file import Sweep, SweepRun, command_of, name_of, ordered, unknown_fields
 from profiling import tables
 from profiling.errors import EXIT_FAILED, Mistakes, Unsuccessful, UserError
 from profiling.findings import Finding, lines
@@ -160,13 +160,13 @@ def last_batch(log: Path) -> str:
     return b"/".join(steps[-1]).decode() if steps else ""
 
 
-def count_reasons(excluded: Sequence[Excluded]) -> list[str]:
+def count_reasons(excluded: Sequence[SweepRun]) -> list[str]:
     """``["12 runs: one rank sends no gradients", ...]``, in the order of their first run."""
     counts = Counter(left.reason for left in excluded)
     return [f"{count} run{'s' * (count > 1)}: {reason}" for reason, count in counts.items()]
 
 
-def print_excluded(console: Console, excluded: Sequence[Excluded], place: str = "") -> None:
+def print_excluded(console: Console, excluded: Sequence[SweepRun], place: str = "") -> None:
     """The runs left out, or those that cannot start at a ``place``, counted by reason."""
     for line in count_reasons(excluded):
         say(console, f"{f'cannot start {place}' if place else store.LEFT_OUT}: {line}", "yellow")
@@ -232,7 +232,7 @@ class Execution:
     directory: Path
     launcher: Launcher
     sweep_runs: Sequence[SweepRun] = ()
-    excluded: Sequence[Excluded] = ()
+    excluded: Sequence[SweepRun] = ()
     keep_raw: bool = False
 
     def running(self, sweep_run: SweepRun) -> Path:
@@ -285,7 +285,7 @@ class Plan(NamedTuple):
 
     possible: list[SweepRun]
     todo: list[SweepRun]
-    impossible: list[Excluded]
+    impossible: list[SweepRun]
     refused: int  # impossible ones, where these are failures
 
     def print_excluded(self, console: Console, execution: Execution) -> None:
@@ -298,7 +298,7 @@ def plan(execution: Execution, checked: bool = True) -> Plan:
     possible, impossible = [], []
     for sweep_run in execution.sweep_runs:
         if checked and (why := execution.launcher.why_not(sweep_run.configuration)):
-            impossible.append(Excluded(sweep_run, why))
+            impossible.append(replace(sweep_run, reason=why))
         else:
             possible.append(sweep_run)
     if not possible:
@@ -518,7 +518,7 @@ class SweepRecord(BaseModel):
     excluded: list[dict[str, str]] = []  # id and reason
 
 
-def record_sweep(execution: Execution, impossible: Sequence[Excluded]) -> int:
+def record_sweep(execution: Execution, impossible: Sequence[SweepRun]) -> int:
     """Write sweep.json and return the seed of the order: the sweep's, else the one of an earlier call."""
     execution.directory.mkdir(parents=True, exist_ok=True)
     path = execution.directory / store.SWEEP
@@ -531,9 +531,7 @@ def record_sweep(execution: Execution, impossible: Sequence[Excluded]) -> int:
         order_seed=seed,
         launcher=execution.launcher.name,
         order=[sweep_run.id for sweep_run in ordered(execution.sweep_runs, execution.sweep, seed)],
-        excluded=[
-            {"id": left.sweep_run.id, "reason": left.reason} for left in (*execution.excluded, *impossible)
-        ],
+        excluded=[{"id": left.id, "reason": left.reason} for left in (*execution.excluded, *impossible)],
     )
     if earlier is not None and record.sweep["run"] == earlier.sweep.get("run"):
         asked = {*record.order, *(left["id"] for left in record.excluded)}

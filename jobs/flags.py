@@ -75,7 +75,7 @@ def run_from_flags(arguments: argparse.Namespace, mistakes: Sequence[str] = ()) 
     try:
         run = Run.model_validate_strings(given)
     except ValidationError as error:
-        raise Mistakes([*mistakes, *(problem.text for problem in problems_of(error, Run))]) from None
+        raise Mistakes([*mistakes, *(text for _, text in problems_of(error, Run))]) from None
     if mistakes:
         raise Mistakes(mistakes)
     return run

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from profiling.errors import Mistakes, UserError, did_you_mean
 from profiling.presence import is_importable
@@ -97,11 +97,9 @@ Value: TypeAlias = str | int | float | bool  # of a factor of the user's own
 LONGEST_PROGRAM = 4096  # characters of its command
 
 
-class Run(BaseModel):
+# Its validators are built when the first Run is: commands that only name its fields start faster.
+class Run(BaseModel, extra="forbid", frozen=True, strict=True, defer_build=True):
     """One configuration of a training job; see the fields' descriptions for units and ranges."""
-
-    # Its validators are built when the first Run is: commands that only name its fields start faster.
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
     nodes: Annotated[int, Field(ge=1, le=4096), Role("size", "nodes: {}")] = Field(
         1, description="number of nodes"
@@ -237,55 +235,56 @@ class Run(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Run":
-        for line in self._contradictions():
-            raise ValueError(line)
-        return self
-
-    def _contradictions(self) -> Iterator[str]:
-        """Values that do not go together, a line each."""
+        """Refuse values that do not go together."""
         if self.attribute_from is not None and self.attribute_from >= self.batches:
-            yield f"attribute_from {self.attribute_from} must be less than batches {self.batches}"
+            raise ValueError(f"attribute_from {self.attribute_from} must be less than batches {self.batches}")
         if text := self.profile_schedule:
             steps = self.recordings
             if self.profile not in ("torch", "none"):  # the unprofiled twin of such a run bears it too
-                yield f"profile_schedule works only with profile torch, not with {self.profile}"
+                raise ValueError(f"profile_schedule works only with profile torch, not with {self.profile}")
             if self.attribute_from is not None:
-                yield "profile_schedule and attribute_from exclude each other"
+                raise ValueError("profile_schedule and attribute_from exclude each other")
             if not steps or not steps[0]:
-                yield f"profile_schedule {text} records nothing"
-            elif steps[-1].stop > self.batches:
-                yield f"profile_schedule {text} needs {steps[-1].stop} steps, batches is {self.batches}"
+                raise ValueError(f"profile_schedule {text} records nothing")
+            if steps[-1].stop > self.batches:
+                needed = f"needs {steps[-1].stop} steps, batches is {self.batches}"
+                raise ValueError(f"profile_schedule {text} {needed}")
         if self.backend == "dp":
             if self.nodes > 1:
-                yield f"backend dp is for one node, not {self.nodes}; use ddp"
+                raise ValueError(f"backend dp is for one node, not {self.nodes}; use ddp")
             if self.grad != "fp32":
-                yield f"backend dp sums gradients in fp32, not grad {self.grad}; use ddp"
+                raise ValueError(f"backend dp sums gradients in fp32, not grad {self.grad}; use ddp")
             if self.channels_last or self.compile:
                 option = "channels_last" if self.channels_last else "compile"
-                yield f"backend dp does not support {option}; use ddp"
+                raise ValueError(f"backend dp does not support {option}; use ddp")
         if self.graph:
             first = STEPS_BEFORE_GRAPH
             if self.device == "cpu":
-                yield "graph true needs a GPU; on device cpu use graph false"
+                raise ValueError("graph true needs a GPU; on device cpu use graph false")
             if self.backend in ("dp", "horovod"):
-                yield f"graph true does not work with backend {self.backend}; use ddp or single"
+                raise ValueError(f"graph true does not work with backend {self.backend}; use ddp or single")
             if self.compile in ("max-autotune", "reduce-overhead"):
-                yield f"graph true and compile {self.compile} exclude each other"
+                raise ValueError(f"graph true and compile {self.compile} exclude each other")
             if self.batches <= first:
-                yield f"graph true needs batches of {first + 1} or more: graphs begin at step {first}"
+                raise ValueError(
+                    f"graph true needs batches of {first + 1} or more (first: {first})"
+                )
             if self.profile != "none" and self.recordings[0].start - self.profiler_warm_up < first:
-                yield f"graph true: the profiler must start at step {first} or later (attribute_from)"
+                raise ValueError(
+                    f"graph true: attribute_from must be step {first} or later"
+                )
         if self.backend == "single" and self.world_size > 1:
-            yield f"backend single is for one rank, not {self.world_size}; use ddp"
+            raise ValueError(f"backend single is for one rank, not {self.world_size}; use ddp")
         if self.backend == "horovod" and self.grad == "bf16":
-            yield "Horovod does not support bf16 gradients; use grad fp16 or backend ddp"
+            raise ValueError("Horovod does not support bf16 gradients; use grad fp16 or backend ddp")
         if self.profile_mode != "auto":
             try:
                 check_mode(self.profile, self.profile_mode)
             except UserError as error:
-                yield str(error)
+                raise ValueError(str(error)) from None
         if self.device == "cpu" and (instead := LOADERS[self.loader].on_cpu):
-            yield f"loader {self.loader} needs a GPU; on device cpu use {instead}"
+            raise ValueError(f"loader {self.loader} needs a GPU; on device cpu use {instead}")
+        return self
 
     def __hash__(self) -> int:
         return hash(self.model_dump_json())  # factors are a dict, which has none
@@ -358,21 +357,14 @@ def make_run(values: Mapping[str, Any], where: str = "") -> Run:
     try:
         return Run.model_validate(dict(values))
     except ValidationError as error:
-        text = "; ".join(problem.text for problem in problems_of(error, Run))
+        text = "; ".join(text for _, text in problems_of(error, Run))
         raise UserError((f"{where}: " if where else "") + text) from None
 
 
 # --- what is wrong with a user's values -----------------------------------------------------------------
 
-Place = tuple[int | str, ...]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is wrong, in one line, and where: keys and indices, outermost first."""
-
-    place: Place
-    text: str
+Place = tuple[int | str, ...]  # keys and indices, outermost first
+Problem = tuple[Place, str]  # where, and what in one line
 
 
 def problems_of(error: ValidationError, model: type[BaseModel], what: str = "field") -> list[Problem]:
@@ -390,8 +382,8 @@ def problems_of(error: ValidationError, model: type[BaseModel], what: str = "fie
     for place, each in weighed:
         if not any(known[: len(place)] == place for known in chosen):
             chosen[place] = each
-    in_order = [place for place in dict.fromkeys(place for place, _ in errors) if place in chosen]
-    return [Problem(place, _text(chosen[place], place, model, what)) for place in in_order]
+    places = dict.fromkeys(place for place, _ in errors)
+    return [(place, _text(chosen[place], place, model, what)) for place in places if place in chosen]
 
 
 def _text(problem: Mapping[str, Any], place: Place, model: type[BaseModel], what: str) -> str:
@@ -445,12 +437,10 @@ def model_names() -> list[str]:
 
 def check_models(names: Iterable[str], where: Callable[[str], str]) -> None:
     """Refuse models that torchvision does not have; where it is not installed, a run finds out."""
-    known = model_names()
-    see = "torchvision's classification models"
+    known, see = model_names(), "torchvision's classification models"
     if wrong := sorted(set(names) - set(known)) if known else []:
-        raise Mistakes(
-            [f"{where(name)}: invalid model {name!r}{did_you_mean(name, known, see=see)}" for name in wrong]
-        )
+        meant = {name: did_you_mean(name, known, see=see) for name in wrong}
+        raise Mistakes([f"{where(name)}: invalid model {name!r}{meant[name]}" for name in wrong])
 
 
 # --- data sets: a folder of classes with images (class/image.jpg), or a folder of TFRecord files -----------

@@ -119,7 +119,7 @@ def wrong_values(values: Mapping[str, Any]) -> list[str]:
         Run.model_validate(dict(values))
     except ValidationError as error:
         # Whether values go together shows only where all of a run's are known.
-        return [problem.text for problem in problems_of(error, Run) if problem.place]
+        return [text for place, text in problems_of(error, Run) if place]
     return []
 
 

@@ -149,7 +149,7 @@ def read_site(path: Path) -> Site:
         site = Site.model_validate({"name": path.stem, **content})
     except ValidationError as error:
         problems = problems_of(error, Site, "key")
-        raise Mistakes([f"{document.where(problem.place)}: {problem.text}" for problem in problems]) from None
+        raise Mistakes([f"{document.where(place)}: {text}" for place, text in problems]) from None
     site._file = path
     return site
 

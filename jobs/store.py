@@ -15,7 +15,6 @@ it regularly; a lock that is no longer touched may be taken over.
 """
 
 import glob
-import itertools
 import os
 import re
 import shutil
@@ -30,7 +29,7 @@ from typing import Any, Literal, NamedTuple
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
 
 from jobs import ROOT
 from jobs.machine import ask, job_id
@@ -47,9 +46,9 @@ MANIFEST, RANK_REPORT, SWEEP, CALIBRATION, LOG, OWNER, CHECK = (
 STACKS = "stacks.txt"  # of a rank that hangs: in its own directory
 
 
-class _Record(BaseModel):
-    # A newer release may write more fields than this one knows: they are kept out of the way.
-    model_config = ConfigDict(extra="ignore", defer_build=True)
+# A newer release may write more fields than this one knows: they are kept out of the way.
+class _Record(BaseModel, extra="ignore", defer_build=True):
+    pass
 
 
 class RankReport(_Record):
@@ -127,10 +126,9 @@ class Calibration(_Record):
         """This one with the allreduces of an earlier one; its peaks, too, where this has none."""
         if earlier is None:
             return self
-        newer = {each.exchange for each in self.allreduces}
-        kept = [each for each in earlier.allreduces if each.exchange not in newer]
-        allreduces = [*kept, *self.allreduces]
-        return (self if self.gemm_flops_per_s else earlier).model_copy(update={"allreduces": allreduces})
+        of = {each.exchange: each for each in (*earlier.allreduces, *self.allreduces)}
+        peaks = self if self.gemm_flops_per_s else earlier
+        return peaks.model_copy(update={"allreduces": list(of.values())})
 
 
 class CheckedRank(_Record):
@@ -254,7 +252,6 @@ def check_run(run: Run, reports: Sequence[RankReport], directory: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
     with whole_file(path, kept=True) as file:
         file.write(text.encode())
 
@@ -284,9 +281,10 @@ def finish(directory: Path, manifest: Manifest) -> Path:
 
 def set_aside(directory: Path) -> Path:
     """Keep a damaged result under another name, so that its run can be repeated."""
-    name = f".damaged-{directory.name}"
-    numbers = (f"{name}-{number}" if number else name for number in itertools.count())
-    return directory.rename(next(path for path in map(directory.with_name, numbers) if not path.exists()))
+    name, number = f".damaged-{directory.name}", 0
+    while (aside := directory.with_name(f"{name}-{number}" if number else name)).exists():
+        number += 1
+    return directory.rename(aside)
 
 
 def remove(directory: Path) -> None:
@@ -332,7 +330,6 @@ class Claim(NamedTuple):
 
 
 def this_owner(environment: Mapping[str, str]) -> Owner:
-    """This process as an owner."""
     return Owner(
         host=socket.gethostname(),
         pid=os.getpid(),
@@ -477,8 +474,8 @@ def state_of(directory: Path) -> State:
     done = directory.with_name(directory.name + "_ret_0")
     if (done / MANIFEST).exists():
         return "done" if is_complete(done) else "unusable"
-    ended = (path for path in directory.parent.glob(glob.escape(directory.name) + "_ret_*") if path.is_dir())
-    latest = directory if directory.is_dir() else next(ended, None)
+    ended = directory.parent.glob(glob.escape(directory.name) + "_ret_*")
+    latest = next((path for path in (directory, *ended) if path.is_dir()), None)
     if latest is None:
         return "not started"
     return "failed" if (latest / MANIFEST).is_file() else state_of_begun(latest)[0]
@@ -489,12 +486,11 @@ def state_of_begun(directory: Path) -> tuple[State, str]:
     # A manifest is written before a folder gets such a name: this one was lost later.
     if (code := exit_code_of(directory.name)) is not None:
         return ("failed" if code else "unusable"), f"exit code {code}, manifest missing"
-    owner = owner_of(directory)
-    if owner is None:
-        # A sweep that is stopped in order leaves no owner; a run that was started by hand never has one.
-        by_hand = not (directory.parent / SWEEP).exists()
-        return "interrupted", "by hand, unfinished" if by_hand else "sweep stopped"
-    return ("running" if lives(directory, owner) else "interrupted"), owner.where
+    if owner := owner_of(directory):
+        return ("running" if lives(directory, owner) else "interrupted"), owner.where
+    # A sweep that is stopped in order leaves no owner; a run that was started by hand never has one.
+    of_sweep = (directory.parent / SWEEP).exists()
+    return "interrupted", "sweep stopped" if of_sweep else "by hand, unfinished"
 
 
 def where_calibrating(sweep: Path) -> str:
@@ -503,7 +499,6 @@ def where_calibrating(sweep: Path) -> str:
     return next((where for state, where in known if state == "running"), "")
 
 
-_SUMMARY_S = 120.0  # a summary that takes longer is not waited for
 WITHOUT_SUMMARY = "SCALEPROF_WITHOUT_SUMMARY"  # set: watched programs and sweeps end without one
 
 
@@ -512,4 +507,4 @@ def summary_of(directory: Path) -> list[str]:
     if os.environ.get(WITHOUT_SUMMARY):
         return []
     command = [sys.executable, "-m", "analysis.summary", "--short", str(directory.absolute())]
-    return ask(command, timeout_s=_SUMMARY_S, cwd=ROOT).stdout.splitlines()
+    return ask(command, timeout_s=120, cwd=ROOT).stdout.splitlines()  # one that takes longer is not awaited

@@ -13,14 +13,14 @@ import random
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from string import Formatter
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
-from jobs.run import Problem, Profile, Run, Value, make_run, problems_of
+from jobs.run import Place, Problem, Profile, Run, Value, make_run, problems_of
 from jobs.run_fields import (
     FILLING,
     STARTING,
@@ -48,10 +48,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _PROFILER_OPTIONS = ("profile_mode", "profile_kernels", "profile_metrics")
 
 
-class Rule(BaseModel):
+class Rule(BaseModel, extra="forbid", frozen=True):
     """Runs to leave out: those whose fields have one of the values of ``when``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     when: dict[str, Any] = Field(description="Run's fields, or world_size: a value or a list of values")
     because: Annotated[str, Field(min_length=1)] = Field(description="the reason, printed with the runs")
@@ -60,10 +58,8 @@ class Rule(BaseModel):
         return all(run.value(name) in _as_list(values) for name, values in self.when.items())
 
 
-class Sweep(BaseModel):
+class Sweep(BaseModel, extra="forbid", frozen=True):
     """A sweep file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
         description="the results' folder below --out; by default the file's name"
@@ -111,7 +107,7 @@ def read_sweep(path: Path) -> Sweep:
         raise UserError(f"{path} is not a sweep file: it should contain `run:` with fields and values")
     values = {"name": path.stem, **document.content}
     if problems := list(_problems_of_sweep(values)):
-        raise Mistakes([f"{document.where(problem.place)}: {problem.text}" for problem in problems])
+        raise Mistakes([f"{document.where(place)}: {text}" for place, text in problems])
     return Sweep.model_validate(values)
 
 
@@ -128,10 +124,9 @@ def _problems_of_sweep(values: Mapping[str, Any]) -> Iterator[Problem]:
     try:
         Sweep.model_validate(values)
     except ValidationError as error:
-        for problem in problems_of(error, Sweep, "key"):
-            key = problem.place[:1]  # none, of an error of the whole
-            text = f"{'.'.join(map(str, key))}: a field of a run; it goes below `run:`"
-            yield replace(problem, text=text) if key and key[0] in Run.model_fields else problem
+        for place, text in problems_of(error, Sweep, "key"):
+            misplaced = place and place[0] in Run.model_fields
+            yield place, f"{place[0]}: a field of a run; it goes below `run:`" if misplaced else text
     run, rules, repetitions = (values.get(key) for key in ("run", "exclude", "repetitions"))
     fields: dict[str, Any] = {str(name): of for name, of in run.items()} if isinstance(run, dict) else {}
     for name, of in fields.items():
@@ -142,39 +137,39 @@ def _problems_of_sweep(values: Mapping[str, Any]) -> Iterator[Problem]:
             check_template(template, others)
         except UserError as error:
             for line in error.lines if isinstance(error, Mistakes) else [str(error)]:
-                yield Problem(("run", "program"), line)
+                yield ("run", "program"), line
     known = dict.fromkeys((*Run.model_fields, "world_size", *fields))
     for index, rule in enumerate(rules if isinstance(rules, list) else []):
         when = rule.get("when") if isinstance(rule, dict) else None
         for name in when if isinstance(when, dict) else {}:
             if name not in known:
-                text = f"exclude: unknown field {name!r}{did_you_mean(name, known)}"
-                yield Problem(("exclude", index, "when", name), text)
+                place = ("exclude", index, "when", name)
+                yield place, f"exclude: unknown field {name!r}{did_you_mean(name, known)}"
     if isinstance(repetitions, dict):
         for profile in _as_list(fields.get("profile", "none")):
             if profile not in repetitions:
-                yield Problem(("repetitions",), f"repetitions: {profile!r} missing")
+                yield ("repetitions",), f"repetitions: {profile!r} missing"
 
 
 def _problems_of_values(name: str, values: Sequence[Any], own: bool) -> Iterator[Problem]:
     """What is wrong with a field of `run:`, or with a factor of the program's ``own``, and its values."""
-    place = ("run", name)
+    place: Place = ("run", name)
     if own and name in RESERVED:
-        yield Problem(place, f"{name}: this name is taken; choose another")
+        yield place, f"{name}: this name is taken; choose another"
     elif own and not _NAME.fullmatch(name):
-        yield Problem(place, f"invalid name {name!r}: should be letters, digits, _, - and .")
+        yield place, f"invalid name {name!r}: should be letters, digits, _, - and ."
     elif not own and name not in Run.model_fields:
-        yield Problem(place, f"unknown field {name!r}{did_you_mean(name, Run.model_fields)}")
+        yield place, f"unknown field {name!r}{did_you_mean(name, Run.model_fields)}"
         return
     if not values:
-        yield Problem(place, f"{name} has no value")
+        yield place, f"{name} has no value"
     for index, value in enumerate(values):
         if value in values[:index]:
-            yield Problem((*place, index), f"{name}: {value} stands twice")
+            yield (*place, index), f"{name}: {value} stands twice"
         wrong = [] if own else wrong_values({name: value})
         if own and not isinstance(value, Value):
             wrong = [f"invalid {name} {value!r}: expected text, number"]
-        yield from (Problem((*place, index), text) for text in wrong)
+        yield from (((*place, index), text) for text in wrong)
 
 
 def _as_list(values: Any) -> list[Any]:
@@ -191,6 +186,7 @@ class SweepRun:
     configuration: Run
     repetition: int
     outside: tuple[str, ...] = ()  # fields beyond the id's that the sweep varies
+    reason: str = ""  # why it is left out
 
     @property
     def id(self) -> str:
@@ -202,20 +198,12 @@ class SweepRun:
         return format_id(self.configuration, outside=self.outside)
 
 
-@dataclass(frozen=True)
-class Excluded:
-    """A run that is left out, and why."""
-
-    sweep_run: SweepRun
-    reason: str
-
-
-def expand(sweep: Sweep, where: str = "") -> tuple[list[SweepRun], list[Excluded]]:
+def expand(sweep: Sweep, where: str = "") -> tuple[list[SweepRun], list[SweepRun]]:
     """The runs of a sweep, in the order of its factors, and those its rules leave out."""
     values_of = sweep.values
     varied = [name for name, values in values_of.items() if len(values) > 1]
     sweep_runs: list[SweepRun] = []
-    excluded: list[Excluded] = []
+    excluded: list[SweepRun] = []
     wrong: list[str] = []
     seen: set[Run] = set()
     for values in itertools.product(*values_of.values()):
@@ -233,21 +221,18 @@ def expand(sweep: Sweep, where: str = "") -> tuple[list[SweepRun], list[Excluded
         if once and run in seen:
             continue
         seen.add(run)
-        reason = next((rule.because for rule in sweep.exclude if rule.matches(run)), None)
+        reason = next((rule.because for rule in sweep.exclude if rule.matches(run)), "")
         outside = tuple(name for name in varied if name not in id_fields(run))
         asked = sweep.repetitions
         count = asked if isinstance(asked, int) else asked.get(run.profile, 0)  # type: ignore[call-overload]
-        repeated = [SweepRun(run, number, outside) for number in range(count)]
-        if reason is None:
-            sweep_runs += repeated
-        else:
-            excluded += [Excluded(sweep_run, reason) for sweep_run in repeated]
+        repeated = [SweepRun(run, number, outside, reason) for number in range(count)]
+        (excluded if reason else sweep_runs).extend(repeated)
     if wrong:
         raise Mistakes(wrong)
     return sweep_runs, excluded
 
 
-def choose(sweep: Sweep, only: Sequence[str], where: str) -> tuple[list[SweepRun], list[Excluded]]:
+def choose(sweep: Sweep, only: Sequence[str], where: str) -> tuple[list[SweepRun], list[SweepRun]]:
     """The runs of a sweep that all of ``only`` choose, and those its rules leave out."""
     sweep_runs, excluded = expand(sweep, where)
     if not sweep_runs:
@@ -264,13 +249,11 @@ def choose(sweep: Sweep, only: Sequence[str], where: str) -> tuple[list[SweepRun
 
 def ordered(sweep_runs: Sequence[SweepRun], sweep: Sweep, seed: int) -> list[SweepRun]:
     """The runs in their order; a random one keeps a drift of the machine from looking like an effect."""
-    sweep_runs = list(sweep_runs)
+    in_order = list(sweep_runs)
     if sweep.order != "given":
-        random.Random(seed).shuffle(sweep_runs)
-    if sweep.order in ("largest", "smallest"):
-        # The sort is stable: runs of as many nodes keep their random order.
-        sweep_runs.sort(key=lambda sweep_run: sweep_run.configuration.nodes, reverse=sweep.order == "largest")
-    return sweep_runs
+        random.Random(seed).shuffle(in_order)
+    sign = {"smallest": 1, "largest": -1}.get(sweep.order, 0)  # runs of as many nodes keep their order
+    return sorted(in_order, key=lambda sweep_run: sign * sweep_run.configuration.nodes)
 
 
 # --- the command of a program ----------------------------------------------------------------------------
@@ -280,15 +263,13 @@ def check_template(template: Any, given: Sequence[str]) -> None:
     """Refuse a wrong command, or wrong names of what is given for it."""
     if not isinstance(template, str) or not template.strip():
         raise UserError(f"invalid program {template!r}: should be a command, e.g. train.py --lr {{lr}}")
-    words = _split(template)
-    named = _names(words)
-    _script(words)
+    named = _names(template)
+    _script(_split(template))
     known = dict.fromkeys((*given, *STARTING, *FILLING, "world_size"))
     missing = sorted(named - known.keys())
     if missing:
-        raise Mistakes(
-            [f"program: {{{name}}} has no values below `run:`{did_you_mean(name, known)}" for name in missing]
-        )
+        meant = {name: did_you_mean(name, known) for name in missing}
+        raise Mistakes([f"program: {{{name}}} has no values below `run:`{meant[name]}" for name in missing])
     if "data" in named and "data" not in given:
         raise UserError("program: {data} has no value: add `data:` below `run:`")
     for name in given:
@@ -313,8 +294,8 @@ def unknown_fields(run: Run) -> list[str]:
     command does not name. Empty for a run of our own."""
     if not run.program:
         return []
-    named = _names(_split(run.program))
-    known = {*STARTING, *fields_of("observation"), "program", "factors", *(named & set(FILLING))}
+    named = _names(run.program) & set(FILLING)
+    known = {*STARTING, *fields_of("observation"), "program", "factors", *named}
     return [name for name in Run.model_fields if name not in known]
 
 
@@ -331,9 +312,9 @@ def name_of(run: Run) -> str:
     return Path(_script(words) or words[words.index("-m") + 1]).name
 
 
-def _names(words: Sequence[str]) -> set[str]:
+def _names(template: str) -> set[str]:
     """The names in braces."""
-    return {name for word in words for _, name in _parts(word) if name is not None}
+    return {name for word in _split(template) for _, name in _parts(word) if name is not None}
 
 
 def _split(template: str) -> list[str]:

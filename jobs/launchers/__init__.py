@@ -6,10 +6,4 @@ from jobs.launchers.jsrun import Jsrun
 from jobs.launchers.mpirun import Mpirun
 from jobs.launchers.slurm import Slurm
 
-LAUNCHERS: dict[str, type[Launcher]] = {launcher.name: launcher for launcher in (
-    Local,
-    Mpirun,
-    Slurm,
-    Jsrun,
-    Flux,
-)}  # fmt: skip
+LAUNCHERS: dict[str, type[Launcher]] = {each.name: each for each in (Local, Mpirun, Slurm, Jsrun, Flux)}

@@ -114,7 +114,7 @@ def test_a_call_for_some_runs_of_a_sweep_keeps_what_is_known_of_the_whole(tmp_pa
     work.directory.mkdir(parents=True)
     sweep_runs, _ = expand(work.sweep)
     first, *others = sweep_runs
-    lacking = execute.Excluded(others[0], "no such loader here")
+    lacking = replace(others[0], reason="no such loader here")
     recorded = []
     other = execution(tmp_path, run={"loader": "synthetic", "gpus_per_node": [1, 2]})
     for asked, left, by in ((sweep_runs, [lacking], work), ([first], [], work), ([first], [], other)):
