@@ -270,7 +270,6 @@ def write_program_manifest(
     directory: Path, me: Identity, program: Program, profile: str, ended: Ended, started: datetime,
     per_step: int = 1,
 ) -> Manifest:  # fmt: skip
-    """Write the manifest of a watched program, once all ranks have left their reports."""
     report = store.read_record(tables.rank_directory(directory, me.rank) / store.RANK_REPORT, RankReport)
     run, unknown = run_of(report, me, program, profile, per_step)
     return write_manifest(run, directory, started, ended, [sys.executable, *sys.orig_argv[1:]], unknown)

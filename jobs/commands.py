@@ -107,7 +107,6 @@ def _complete() -> None:
 
 
 def main() -> None:
-    """The console command ``scaleprof``."""
     if completion_is_asked():
         _complete()
     run_command(_run)

@@ -54,7 +54,6 @@ _TAU_S, _TORCH_S = 60, 300
 
 
 def examine(machine: Machine, site: str | None = None) -> list[Presence]:
-    """All checks of this machine, by group, in the order in which they are shown."""
     groups: dict[str, Iterable[Presence]] = {
         "machine": _hardware(machine),
         "libraries": _libraries(machine),

@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, cast
@@ -25,19 +25,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from jobs import store
-from jobs.failures import (
-    BLAMES_NODE,
-    NODE_FAILURES,
-    RETRIES,
-    Ended,
-    Failure,
-    Kind,
-    explain,
-    gather_stacks,
-    log_tail,
-    make_manifest,
-)
+from jobs import failures, store
+from jobs.failures import Ended, Failure, Kind, explain, gather_stacks, log_tail, make_manifest
 from jobs.flags import to_flags
 from jobs.launchers.base import Launcher
 from jobs.processes import Limits, TimeIsUp, run_processes, stopped_in_order, unheard
@@ -62,9 +51,6 @@ _BATCH_LINE = re.compile(rb"(?:^|\r)step (\d+)/(\d+)\b", re.MULTILINE)
 _REDRAW_S = 0.2
 
 
-# --- what a user sees, on standard error ----------------------------------------------------------------
-
-
 @dataclass
 class Result:
     """How a sweep ended, and whether the same job, started again, could do more."""
@@ -84,8 +70,7 @@ class Result:
 
 def describe(run: Run, varied: Sequence[str] = ()) -> str:
     """A run in a few words: ``1 node x 2 ranks, resnet50, dali-cpu, batch 4, fp16 gradients``."""
-    # One process of DataParallel drives all GPUs of its node.
-    unit = "rank" if run.gpus_per_rank == 1 else "GPU"
+    unit = "rank" if run.gpus_per_rank == 1 else "GPU"  # one process of DataParallel drives all of a node
     nodes, ranks = run.nodes, run.gpus_per_node
     words = [f"{nodes} node{'s' * (nodes != 1)} x {ranks} {unit}{'s' * (ranks != 1)}"]
     if run.program:
@@ -99,13 +84,6 @@ def describe(run: Run, varied: Sequence[str] = ()) -> str:
         if name in varied or (name not in _OF_ALL_RUNS and not is_default(name, value)):
             words.append(label.format(value) if label != "{}" else f"{name}: {value}")
     return ", ".join(words)
-
-
-def in_words(seconds: float) -> str:
-    """``about 40 s``, ``about 12 min``, ``about 3.5 h``."""
-    if seconds < 90:
-        return f"about {seconds:.0f} s"
-    return f"about {seconds / 60:.0f} min" if seconds < 90 * 60 else f"about {seconds / 3600:.1f} h"
 
 
 def say(console: Console, text: str, style: str = "") -> None:
@@ -134,17 +112,15 @@ class Bar(Progress):
         self._last = time.monotonic()
         what, left = describe(sweep_run.configuration, sweep_run.outside), ""
         if ended := self._done - self._done_before:  # the others may take as long
-            each = (self._last - self._since) / ended
-            left = f"; {in_words(each * (self._total - self._done))} left"
+            seconds = (self._last - self._since) / ended * (self._total - self._done)
+            left = f"; about {timedelta(seconds=round(seconds))} left"
         if self.disable:
             say(self.console, f"[{self._done + 1}/{self._total}] {what}{left} ({sweep_run.id})")
             return
-        batch = last_batch(log) if log else ""
-        step = f"  step {batch}" if batch else ""
+        step = f"  step {batch}" if log and (batch := last_batch(log)) else ""
         self.update(self._runs, description=f"{what} #{sweep_run.repetition}{step}{left}", refresh=True)
 
     def ended(self) -> None:
-        """A run has ended."""
         self._done += 1
         self.update(self._runs, completed=self._done, refresh=True)
 
@@ -180,12 +156,8 @@ def pasteable(argv: Sequence[str], environment: Mapping[str, str]) -> str:
 
 def print_end(console: Console, directory: Path, done: int, possible: int, result: Result) -> None:
     """How a sweep ended; the failed runs by reason, with the first one's log."""
-    counts = {
-        "running elsewhere": len(result.elsewhere),
-        "left, nodes lost": len(result.left),
-        "cannot start": result.refused,
-        "failed": sum(map(len, result.failures.values())),
-    }
+    counts = {"running elsewhere": len(result.elsewhere), "left, nodes lost": len(result.left)}
+    counts |= {"cannot start": result.refused, "failed": sum(map(len, result.failures.values()))}
     others = [f"{what}: {count}" for what, count in counts.items() if count]
     text = ", ".join([f"{directory}: done: {done} of {possible}", *others])
     say(console, text, "bold red" if others else "green")
@@ -221,9 +193,6 @@ def _digits(value: float) -> str:
     return f"{value:#.3g}" if value < 99.95 else f"{value:.0f}"
 
 
-# --- a sweep --------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Execution:
     """What a user asks for: a sweep, its chosen runs, where their results go, and what starts the ranks."""
@@ -248,16 +217,13 @@ class Execution:
         out = directory.absolute()
         rank = ["-m", "train", *to_flags(run)]
         if run.program:
-            flags = [f"--batches={run.batches}"]
-            if run.profile != "none":
-                flags += [f"--profile={run.profile}", f"--attribute-from={run.first_attributed}"]
-                flags += [f"--profile-mode={run.profile_mode}"]
-            rank = ["-m", "profiling.watch", *flags, *command_of(run)]
+            profile = [f"--profile={run.profile}", f"--attribute-from={run.first_attributed}"]
+            profile = [] if run.profile == "none" else [*profile, f"--profile-mode={run.profile_mode}"]
+            rank = ["-m", "profiling.watch", f"--batches={run.batches}", *profile, *command_of(run)]
         raw = ["--keep-raw"] if self.keep_raw else []
         python, *words = wrapped(
             run.profile, [sys.executable, *rank[:2], f"--out={out}", *raw, *rank[2:]], out, run.device,
-            run.first_attributed, self.keep_raw, run.profile_mode, run.profile_kernels,
-            run.profile_metrics,
+            run.first_attributed, self.keep_raw, run.profile_mode, run.profile_kernels, run.profile_metrics,
         )  # fmt: skip
         if not run.program:
             return [python, *words]
@@ -266,17 +232,16 @@ class Execution:
         return [python, "-m", "train.torchrun", *flags, "--", *words]
 
     def state(self, sweep_run: SweepRun) -> store.State:
-        """What has become of a run."""
-        state = store.state_of(self.running(sweep_run))
-        if state == "done":
-            before = store.read_record(self.done(sweep_run) / store.MANIFEST, Manifest).run
-            for name in Run.model_fields:
-                old, new = getattr(before, name), getattr(sweep_run.configuration, name)
-                if old != new:
-                    raise UserError(
-                        f"{self.directory} holds runs with {name} {old}, and the sweep now says {new}: "
-                        "copy the file under another name (the name is the sweep's), or give another --out"
-                    )
+        if (state := store.state_of(self.running(sweep_run))) != "done":
+            return state
+        before = store.read_record(self.done(sweep_run) / store.MANIFEST, Manifest).run
+        for name in Run.model_fields:
+            old, new = getattr(before, name), getattr(sweep_run.configuration, name)
+            if old != new:
+                raise UserError(
+                    f"{self.directory} holds runs with {name} {old}, and the sweep now says {new}: "
+                    "copy the file under another name (the name is the sweep's), or give another --out"
+                )
         return state
 
 
@@ -295,12 +260,10 @@ class Plan(NamedTuple):
 
 def plan(execution: Execution, checked: bool = True) -> Plan:
     """What a sweep has to do; with ``checked``, what the launcher says cannot start is set apart."""
-    possible, impossible = [], []
-    for sweep_run in execution.sweep_runs:
-        if checked and (why := execution.launcher.why_not(sweep_run.configuration)):
-            impossible.append(replace(sweep_run, reason=why))
-        else:
-            possible.append(sweep_run)
+    why_not = execution.launcher.why_not if checked else lambda _: ""
+    looked_at = [replace(each, reason=why_not(each.configuration)) for each in execution.sweep_runs]
+    possible = [each for each in looked_at if not each.reason]
+    impossible = [each for each in looked_at if each.reason]
     if not possible:
         first, *others = count_reasons(impossible)
         raise Mistakes([f"no run can start {execution.launcher.place}: {first}", *others])
@@ -326,7 +289,7 @@ def run_sweep(execution: Execution) -> Result:
                 text = f"the time limit of job {me.job} is too short for one run; submit with a longer --time"
                 raise Unsuccessful(text) from None  # another start would end in the same place
             raise
-    result.again = bool(result.left) and bool(me.job) and me.restarts < RESTARTS
+    result.again = bool(result.left and me.job) and me.restarts < RESTARTS
     if not result.again:
         attempts_file(execution.directory, me).unlink(missing_ok=True)
     done = len(possible) - len(todo) + result.done
@@ -335,8 +298,7 @@ def run_sweep(execution: Execution) -> Result:
 
 
 def print_plan(execution: Execution) -> int:
-    """Print the runs that are not done, with the exact commands of each configuration's first one, to be
-    pasted, on standard output; returns how many cannot start."""
+    """Print the runs that are not done, and the command of each configuration; how many cannot start."""
     console, planned = Console(stderr=True), plan(execution)
     done = len(planned.possible) - len(planned.todo)
     say(console, f"{execution.directory}: to do: {len(planned.todo)}, done: {done}", "bold")
@@ -359,26 +321,21 @@ def print_plan(execution: Execution) -> int:
     return planned.refused
 
 
-# --- the queue ------------------------------------------------------------------------------------------
-
-
 class Attempts(BaseModel):
     """What a job of the batch system knows of its earlier starts, in a file of its own."""
 
-    runs: dict[str, dict[str, int]] = {}  # failures by run and kind
-    nodes: dict[str, int] = {}  # failures by node
+    runs: dict[str, Counter[str]] = {}  # failures by run and kind
+    nodes: Counter[str] = Counter()  # failures by node
 
     def failed(self, run: str, kind: Kind, nodes: Sequence[str], limit: int) -> bool:
         """Note a failure of a run; whether to try again, at most ``limit`` times."""
-        counts = self.runs.setdefault(run, {})
-        counts[kind] = counts.get(kind, 0) + 1
-        for node in nodes if kind in BLAMES_NODE else ():
-            self.nodes[node] = self.nodes.get(node, 0) + 1
-        return counts[kind] <= min(limit, RETRIES.get(kind, 0))
+        counts = self.runs.setdefault(run, Counter())
+        counts[kind] += 1
+        self.nodes.update(nodes if kind in failures.BLAMES_NODE else ())
+        return counts[kind] <= min(limit, failures.RETRIES.get(kind, 0))
 
     def left_out(self) -> frozenset[str]:
-        """The nodes that have failed too often."""
-        return frozenset(node for node, count in self.nodes.items() if count >= NODE_FAILURES)
+        return frozenset(node for node, count in self.nodes.items() if count >= failures.NODE_FAILURES)
 
 
 def attempts_file(sweep: Path, me: Owner) -> Path:
@@ -458,7 +415,7 @@ class Queue:
             unknown_fields(run),
         )  # fmt: skip
         if failed := self._attempts.runs.get(sweep_run.id):
-            kinds = {"n": sum(failed.values()), "kinds": list(failed)}
+            kinds = {"n": failed.total(), "kinds": list(failed)}
             manifest.findings.append(Finding("retried", data=kinds))
         if beside := beside | store.other_sweeps():
             manifest.findings.append(Finding("disturbed", data={"sweeps": beside}))
@@ -488,13 +445,11 @@ class Queue:
             self._result.done += 1
             self._bar.ended()
             return False
-        kind = cast(Kind, manifest.failure)
-        limit = self._execution.sweep.retries
+        kind, limit = cast(Kind, manifest.failure), self._execution.sweep.retries
         again = self._attempts.failed(sweep_run.id, kind, manifest.failed_nodes, limit)
         if self._me.job:
             store.write_record(self._file, self._attempts)
-        if kind in RETRIES:
-            # The batch system may have taken nodes from us.
+        if kind in failures.RETRIES:  # the batch system may have taken nodes from us
             self._launcher = self._launcher.refreshed().without(self._attempts.left_out())
         if again:
             say(self._bar.console, f"failed, retried: {sweep_run.id}: {manifest.reason}", "yellow")
@@ -503,9 +458,6 @@ class Queue:
         say(self._bar.console, f"failed: {sweep_run.id}: {manifest.reason}", "red")
         self._bar.ended()
         return False
-
-
-# --- the record of a sweep ------------------------------------------------------------------------------
 
 
 class SweepRecord(BaseModel):
@@ -523,9 +475,8 @@ def record_sweep(execution: Execution, impossible: Sequence[SweepRun]) -> int:
     execution.directory.mkdir(parents=True, exist_ok=True)
     path = execution.directory / store.SWEEP
     earlier = store.read_record(path, SweepRecord) if path.exists() else None
-    seed = execution.sweep.order_seed
-    if seed is None:
-        seed = secrets.randbelow(2**31) if earlier is None else earlier.order_seed
+    new = earlier.order_seed if earlier else secrets.randbelow(2**31)
+    seed = new if execution.sweep.order_seed is None else execution.sweep.order_seed
     record = SweepRecord(
         sweep=execution.sweep.model_dump(),
         order_seed=seed,
@@ -539,9 +490,6 @@ def record_sweep(execution: Execution, impossible: Sequence[SweepRun]) -> int:
         record.excluded += [left for left in earlier.excluded if left["id"] not in asked]
     store.write_record(path, record)
     return seed
-
-
-# --- calibration ----------------------------------------------------------------------------------------
 
 
 def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console, me: Owner) -> None:
@@ -566,11 +514,10 @@ def calibrate(execution: Execution, todo: Sequence[SweepRun], console: Console, 
         say(console, f"measuring {name if peaks else f'allreduce {name}'} ...", "dim")
         try:
             failure = _measure(execution, run, peaks, scratch)
-            if failure and failure.kind in RETRIES:
+            if failure and failure.kind in failures.RETRIES:
                 failure = _measure(execution, run, peaks, scratch)
             if failure:
-                text = f"calibration failed: {failure.text} (log: {scratch / store.LOG})"
-                say(console, text, "yellow")
+                say(console, f"calibration failed: {failure.text} (log: {scratch / store.LOG})", "yellow")
                 return
             measured = store.read_record(scratch / store.CALIBRATION, store.Calibration)
             store.write_record(path, measured.beside(store.read_calibration(path)))

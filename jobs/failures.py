@@ -155,8 +155,6 @@ class Death:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run failed: the kind, a line for the user, the exit code, and the nodes it came from."""
-
     kind: Kind
     text: str
     exit_code: int
@@ -169,7 +167,6 @@ class Failure:
 
 
 def explain(exit_code: int, ending: str, log: str, kind: Kind | None = None) -> Failure:
-    """What kind of failure a run's end was."""
     if kind is not None:
         return Failure(kind, ending, exit_code)
     if _NOT_FOUND not in log:

@@ -64,7 +64,6 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run_from_flags(arguments: argparse.Namespace, mistakes: Sequence[str] = ()) -> Run:
-    """The Run that parsed flags say."""
     texts = {name: getattr(arguments, name) for name in _FLAGS}
     # An empty text is the default of an optional field (``--data "$DATA"``).
     given = {

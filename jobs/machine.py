@@ -66,7 +66,6 @@ class Machine:
 
 @cache
 def this_machine() -> Machine:
-    """This machine's facts, looked up once."""
     gpus, driver, capability = _gpus()
     cpuinfo = Path("/proc/cpuinfo")
     text = cpuinfo.read_text() if cpuinfo.is_file() else ""
@@ -177,7 +176,6 @@ def facts(environment: Mapping[str, str], started: datetime) -> dict[str, Any]:
 
 
 def is_tested(version: str) -> bool:
-    """Whether the tests run on this release of PyTorch."""
     match = re.match(r"(\d+)\.(\d+)", version)
     return match is not None and TESTED_TORCH[0] <= (int(match[1]), int(match[2])) <= TESTED_TORCH[1]
 
@@ -365,7 +363,6 @@ class Allocation:
     slurm: bool = True  # whether it is Slurm's
 
     def less(self, nodes: Iterable[str]) -> "Allocation":
-        """The allocation without such nodes."""
         out = set(nodes)
         return replace(self, nodes=tuple(node for node in self.nodes if node not in out))
 
@@ -429,7 +426,6 @@ def gpus_per_node(job: str) -> int | None:
 
 
 def _answer(command: list[str], environment: Mapping[str, str], system: str = "Slurm") -> str:
-    """What a command of a batch system's prints."""
     answer = ask(command, environment)
     if answer.returncode:
         words = answer.stderr.strip().splitlines() or [f"{command[0]} ended with {answer.returncode}"]

@@ -60,7 +60,6 @@ NO_HOROVOD = "Horovod is not installed (make horovod builds it): using DDP inste
 
 
 def has_horovod() -> bool:
-    """Whether Horovod is installed beside this Python."""
     return is_importable("horovod")
 
 
@@ -266,13 +265,9 @@ class Run(BaseModel, extra="forbid", frozen=True, strict=True, defer_build=True)
             if self.compile in ("max-autotune", "reduce-overhead"):
                 raise ValueError(f"graph true and compile {self.compile} exclude each other")
             if self.batches <= first:
-                raise ValueError(
-                    f"graph true needs batches of {first + 1} or more (first: {first})"
-                )
+                raise ValueError(f"graph true needs batches of {first + 1} or more (first: {first})")
             if self.profile != "none" and self.recordings[0].start - self.profiler_warm_up < first:
-                raise ValueError(
-                    f"graph true: attribute_from must be step {first} or later"
-                )
+                raise ValueError(f"graph true: attribute_from must be step {first} or later")
         if self.backend == "single" and self.world_size > 1:
             raise ValueError(f"backend single is for one rank, not {self.world_size}; use ddp")
         if self.backend == "horovod" and self.grad == "bf16":
@@ -305,7 +300,6 @@ class Run(BaseModel, extra="forbid", frozen=True, strict=True, defer_build=True)
 
     @property
     def ranks(self) -> int:
-        """The number of processes."""
         return self.nodes * self.ranks_per_node
 
     @property
@@ -315,7 +309,6 @@ class Run(BaseModel, extra="forbid", frozen=True, strict=True, defer_build=True)
 
     @property
     def gpus_per_rank(self) -> int:
-        """GPUs that one process drives."""
         return self.world_size // self.ranks
 
     @property
@@ -353,7 +346,6 @@ class Run(BaseModel, extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 def make_run(values: Mapping[str, Any], where: str = "") -> Run:
-    """A validated Run."""
     try:
         return Run.model_validate(dict(values))
     except ValidationError as error:
@@ -473,7 +465,6 @@ def no_data_in(folder: Path, data_format: str) -> UserError:
 
 
 def images_below(folder: Path) -> Iterator[Path]:
-    """A class's images in name order."""
     for place, folders, files in os.walk(folder):
         folders.sort()  # in place: the order in which os.walk goes on
         images = (name for name in sorted(files) if Path(name).suffix.lower() in IMAGE_SUFFIXES)

@@ -156,7 +156,6 @@ class RunId:
 
 
 def id_fields(run: Run) -> tuple[str, ...]:
-    """The fields that the id of a run always says."""
     return PROGRAM_ID_FIELDS if run.program else ID_FIELDS
 
 

@@ -74,8 +74,6 @@ class _Part(BaseModel, extra="forbid", frozen=True):
 
 
 class Network(_Part):
-    """One of a cluster's networks."""
-
     interface: Word | None = None  # its network interface, for TCP, e.g. ib0 or eth0
     device: Word | None = None  # its InfiniBand device, e.g. mlx5_0 (or mlx5_0,mlx5_1)
     gbit_per_s: Annotated[float, Field(gt=0)] | None = None  # nominal, per GPU; shown beside the measured one
@@ -140,7 +138,6 @@ class Site(_Part):
 
 
 def read_site(path: Path) -> Site:
-    """A site from its YAML file."""
     document = yaml_text.read(path, "site file")
     content = {} if document.content is None else document.content
     if not isinstance(content, dict):
@@ -193,7 +190,6 @@ def shell_commands(site: Site) -> list[str]:
 
 
 def sbatch_words(site: Site) -> list[str]:
-    """The options of sbatch at this site."""
     values = {name: getattr(site, name) for name in ("partition", "account", "qos", "reservation")}
     return [f"--{name}={value}" for name, value in values.items() if value] + site.sbatch
 
@@ -304,7 +300,6 @@ def check_mpi(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
 
 
 def check_modules(site: Site, environment: Mapping[str, str]) -> Iterator[Presence]:
-    """Whether the site's modules can be loaded here."""
     if not site.modules:
         return
     load, modules = shlex.join(["module", "load", *site.modules]), ", ".join(site.modules)

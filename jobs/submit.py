@@ -39,8 +39,6 @@ _TIME, _REPORT_S = "12:00:00", 30 * 60  # as slurm/sweep.sh and slurm/report.sh 
 
 @dataclass(frozen=True)
 class Job:
-    """A job to submit."""
-
     argv: list[str]
     variables: Mapping[str, str] = field(default_factory=dict)  # added to the environment
     path: Path | None = None  # where its script is kept, for a job that submits itself again

@@ -108,13 +108,11 @@ def check_node(execution: Execution, site: Site) -> None:
 
 
 def announce(site: Site) -> None:
-    """Say which site file is in use."""
     if site.file is not None or "SLURM_JOB_ID" in os.environ or cluster_name(os.environ):
         print(f"site file: {site.where if site.file else NO_SITE}", file=sys.stderr)
 
 
 def parser() -> Parser:
-    """The flags of ``python -m jobs.sweep``."""
     flags = make_parser("python -m jobs.sweep", __doc__)
     add = flags.add_argument
     add("config", type=Path, help="the sweep file (configs/*.yaml)")

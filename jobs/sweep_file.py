@@ -59,8 +59,6 @@ class Rule(BaseModel, extra="forbid", frozen=True):
 
 
 class Sweep(BaseModel, extra="forbid", frozen=True):
-    """A sweep file."""
-
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
         description="the results' folder below --out; by default the file's name"
     )
@@ -95,7 +93,6 @@ class Sweep(BaseModel, extra="forbid", frozen=True):
 
 
 def read_sweep(path: Path) -> Sweep:
-    """A sweep from its YAML file (loaded safely)."""
     if not path.exists():
         configs, siblings = (sorted(folder.glob("*.yaml")) for folder in (Path("configs"), path.parent))
         files = [file for file in configs if file.stem == path.stem] or siblings or configs
@@ -194,7 +191,6 @@ class SweepRun:
 
     @property
     def of_all_repetitions(self) -> str:
-        """A name of what all repetitions of it share."""
         return format_id(self.configuration, outside=self.outside)
 
 
@@ -313,7 +309,6 @@ def name_of(run: Run) -> str:
 
 
 def _names(template: str) -> set[str]:
-    """The names in braces."""
     return {name for word in _split(template) for _, name in _parts(word) if name is not None}
 
 

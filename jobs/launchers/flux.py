@@ -13,8 +13,6 @@ from jobs.run import Run
 
 @dataclass(frozen=True)
 class Flux(OnNodes):
-    """Ranks as tasks of one job of the instance."""
-
     name: ClassVar = "flux"
     program: ClassVar = "flux"
     install: ClassVar = "run this on a node of a cluster with Flux"

@@ -14,8 +14,6 @@ from jobs.run import Run
 
 @dataclass(frozen=True)
 class Jsrun(OnNodes):
-    """Ranks as tasks of one job step."""
-
     name: ClassVar = "jsrun"
     program: ClassVar = "jsrun"
     install: ClassVar = "run this in a job of LSF on a cluster with IBM's JSM"

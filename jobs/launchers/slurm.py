@@ -17,8 +17,6 @@ _WAIT_S = 30
 
 @dataclass(frozen=True)
 class Slurm(OnNodes):
-    """Ranks as tasks of one job step."""
-
     name: ClassVar = "slurm"
     program: ClassVar = "srun"
     install: ClassVar = "run this on a node of a Slurm cluster"

@@ -252,7 +252,7 @@ def test_data_that_are_not_there_are_known_before_the_first_run_and_said_once(tm
     work = execution(tmp_path, run=only)
     for sweep in (execute.print_plan, run_sweep):
         with pytest.raises(UserError, match="no run can start here: 2 runs: there is no data folder"):
-            sweep(work, *expand(work.sweep))
+            sweep(whole(work))
     assert not work.directory.exists()
 
 
