@@ -12,7 +12,8 @@ import re
 import shlex
 import socket
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -130,10 +131,8 @@ def versions() -> dict[str, str]:
     """Versions of Python and of the libraries that matter to a measurement; absent ones are not named."""
     installed = {"python": platform.python_version()}
     for name in LIBRARIES:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             installed[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return installed
 
 
@@ -160,9 +159,8 @@ def facts(environment: Mapping[str, str], started: datetime) -> dict[str, Any]:
     here, now = this_machine(), datetime.now(UTC)
     revision, dirty = git_state(ROOT)
     variables = sorted({**os.environ, **environment}.items())
-    recorded = {n: value for n, value in variables if _ALLOWED.fullmatch(n) and not _SECRET.search(n)}
     return {
-        "environment": recorded,
+        "environment": {n: of for n, of in variables if _ALLOWED.fullmatch(n) and not _SECRET.search(n)},
         "started": started.isoformat(),
         "ended": now.isoformat(),
         "seconds": (now - started).total_seconds(),
@@ -338,13 +336,10 @@ def partition(name: str | None, environment: Mapping[str, str]) -> Partition:
         if each not in rows_of:
             raise UserError(f"Slurm has no partition {each!r}{did_you_mean(each, rows_of)}")
     partitions = [rows_of[each] for each in chosen.split(",")]
-    rows = [row for partition in partitions for row in partition]
-    return Partition(
-        chosen,
-        nodes=max(sum(int(count) for count, _, _ in partition) for partition in partitions),
-        cpus=max(int(cpus.rstrip("+")) for _, cpus, _ in rows),
-        gpus=max(count_gpus(resources) for _, _, resources in rows),
-    )
+    nodes = max(sum(int(count) for count, _, _ in partition) for partition in partitions)
+    cpus = max(int(cpus.rstrip("+")) for partition in partitions for _, cpus, _ in partition)
+    gpus = max(count_gpus(resources) for partition in partitions for _, _, resources in partition)
+    return Partition(chosen, nodes, cpus, gpus)
 
 
 def count_gpus(resources: str) -> int:
@@ -362,22 +357,20 @@ class Allocation:
     nodes_at_start: int = 0  # before any was lost or left out
     slurm: bool = True  # whether it is Slurm's
 
-    def less(self, nodes: Iterable[str]) -> "Allocation":
-        out = set(nodes)
-        return replace(self, nodes=tuple(node for node in self.nodes if node not in out))
+    def less(self, nodes: Collection[str]) -> "Allocation":
+        return replace(self, nodes=tuple(node for node in self.nodes if node not in nodes))
 
     def lost(self) -> frozenset[str]:
         """The nodes that the batch system has taken from the job since it began; of PBS and LSF none."""
         try:
             if self.slurm:
-                answer = _answer(["squeue", "--noheader", f"--jobs={self.job}", "--format=%N"], os.environ)
-                left = expand_nodes(answer.strip())
+                command = ["squeue", "--noheader", f"--jobs={self.job}", "--format=%N"]
+                left = frozenset(expand_nodes(_answer(command, os.environ).strip()))
             else:
-                now = read_allocation(os.environ)
-                left = list(now.nodes) if now else []
+                left = frozenset((read_allocation(os.environ) or self).nodes)
         except UserError:
             return frozenset()
-        return frozenset(self.nodes) - frozenset(left) if left else frozenset()
+        return frozenset(self.nodes) - left if left else frozenset()
 
 
 def read_allocation(environment: Mapping[str, str]) -> Allocation | None:

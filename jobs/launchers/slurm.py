@@ -55,9 +55,8 @@ class Slurm(OnNodes):
             yield "launcher slurm runs in an allocation: sbatch slurm/sweep.sh, or salloc first"
         if run.nodes > has:
             left_out = held.nodes_at_start - has if held else 0
-            yield f"{run.nodes} nodes requested, but {place} has {has}" + (
-                f" ({left_out} left out)" if left_out else ""
-            )
+            without = f" ({left_out} left out)" if left_out else ""
+            yield f"{run.nodes} nodes requested, but {place} has {has}{without}"
         if run.device != "cpu" and (by_site := self.site.gpus_per_node):
             asked, there = run.gpus_per_node, self.gpus_per_node
             if asked > by_site:
@@ -68,24 +67,23 @@ class Slurm(OnNodes):
                     f"{site}, or submit with --gpus-per-node={asked}"
                 )
         ranks, cpus = run.ranks_per_node, self.cores
-        if ranks > cpus:
-            why = f"a node has {cpus} CPUs: set gpus_per_node to at most {cpus} in the sweep "
-            why += f"(on nodes with GPUs: gpus_per_node in the site file {site})"
-            if ranks <= self.node_cpus:
-                why = f"the job has {cpus} of {self.node_cpus} CPUs; submit with --exclusive"
+        if cpus < ranks <= self.node_cpus:
+            why = f"the job has {cpus} of {self.node_cpus} CPUs; submit with --exclusive"
             yield f"{ranks} ranks per node requested, but {why}"
+        elif cpus < ranks:
+            why = f"a node has {cpus} CPUs: set gpus_per_node to at most {cpus} in the sweep"
+            yield f"{ranks} ranks per node requested, but {why} (with GPUs: in the site file {site})"
         # In a container the data may be elsewhere, and modules that a job loads bring programs.
         outside = self.site.container is None
         name = f"a node of partition {part.name}" if part else "this machine"
-        programs = outside and not (part and self.site.modules)
-        yield from why_not_on(self.node, run, name, sees_data=outside, sees_programs=programs)
+        yield from why_not_on(self.node, run, name, outside, outside and not (part and self.site.modules))
 
     def words(self, run: Run, nodes: Sequence[str], cores: int, added: Mapping[str, str]) -> list[str]:
         in_pyxis: list[str] = []
         if (box := self.site.container) and box.runtime == "pyxis":
             in_pyxis = [f"--container-image={box.image}", f"--container-workdir={Path.cwd()}"]
-            mounts = [bind if ":" in bind else f"{bind}:{bind}" for bind in box.binds]
-            in_pyxis += [f"--container-mounts={','.join(mounts)}"] if mounts else []
+            mounts = ",".join(bind if ":" in bind else f"{bind}:{bind}" for bind in box.binds)
+            in_pyxis += [f"--container-mounts={mounts}"] if mounts else []
         return [
             "srun",
             f"--nodes={run.nodes}",
