@@ -20,8 +20,8 @@ import psutil
 
 from jobs import store
 from jobs.failures import Ended, Kind, make_manifest
-from jobs.run import LONGEST_PROGRAM, Run, make_run
-from jobs.run_fields import OUTSIDE_FIELDS, format_id, parse_id, wrong_values
+from jobs.run import LONGEST_PROGRAM, Run, make_run, wrong_values
+from jobs.run_fields import OUTSIDE_FIELDS, format_id, parse_id
 from jobs.store import Manifest, RankReport
 from jobs.sweep_file import PER_STEP
 from profiling import tables
@@ -59,8 +59,8 @@ def check_unused(out: Path, overwrite: bool, others: bool = True) -> None:
         raise UserError(f"--out {out} holds a sweep; choose another folder")
     if not overwrite and (left := _written(out)):
         raise UserError(f"--out {out} already holds a run ({left[0].name}); another folder, or --overwrite")
-    names = sorted(path.name for path in out.iterdir()) if out.is_dir() and not others else []
-    strange = [name for name in names if not name.startswith("rank_") and Path(name).suffix not in _LOGS]
+    inside = sorted(out.iterdir()) if out.is_dir() and not others else []
+    strange = [each.name for each in inside if each.name[:5] != "rank_" and each.suffix not in _LOGS]
     if strange and not (out / store.MANIFEST).exists():
         raise UserError(f"--out {out} holds other files ({', '.join(strange[:3])}); choose an empty folder")
 
@@ -109,12 +109,10 @@ class Folder:
 
         Before its first step one that is refused leaves no folder, and an earlier run stays as it is.
         """
-        if self.path is None:
-            return
-        if not self.begun and (kind == "wrong use" or _written(self.path)):
+        if self.path and not self.begun and (kind == "wrong use" or _written(self.path)):
             for directory in self.path.glob("rank_*"):
                 remove_empty(directory, None if self.is_users else self.path)
-        else:
+        elif self.path:
             write_manifest(self.run, self.path, started, Ended(_EXIT.get(kind, EXIT_FAILED), why, kind))
 
 
@@ -153,10 +151,9 @@ def write_manifest(
         while not all((rank / store.RANK_REPORT).exists() for rank in ranks) and time.monotonic() < deadline:
             time.sleep(0.05)
     run, differ = _common_steps(run, ranks) if run.program and not ended.exit_code else (run, [])
-    try:
+    repetition = 0
+    with suppress(UserError):  # the user has named the directory
         repetition = parse_id(directory.resolve().name).repetition
-    except UserError:  # the user has named the directory
-        repetition = 0
     command = list(command) or [sys.executable, "-m", "train", *sys.argv[1:]]
     # This process's own environment is recorded anyway: no launcher of ours added to it.
     manifest = make_manifest(run, repetition, directory, ended, command, {}, started, unknown)
@@ -201,13 +198,10 @@ def _launcher_of(me: Identity, environment: Mapping[str, str]) -> psutil.Process
     """The first ancestor that is no part of this rank, as a shell is (``mpirun bash -c ...``)."""
     name, value = rank_on_node(environment, me.launcher)
     process = psutil.Process()
-    while (parent := process.parent()) is not None:
-        process = parent
-        try:
+    with suppress(psutil.Error):  # of another user's, as Slurm's daemon is
+        for process in psutil.Process().parents():
             if process.environ().get(name) != value:
                 break
-        except psutil.Error:  # another user's: Slurm's daemon
-            break
     return process
 
 
@@ -217,12 +211,9 @@ def run_of(
     """The run that a program was, by the report of one of its ranks, and its fields that are not known."""
     of_watch = [f"{PER_STEP}={per_step}"] if per_step > 1 else []
     known: dict[str, Any] = {
-        "nodes": max(1, me.size // me.local_size),
-        "gpus_per_node": me.local_size,
-        "profile": profile,
+        **{"nodes": max(1, me.size // me.local_size), "gpus_per_node": me.local_size, "profile": profile},
+        **{"batches": report.batches_done, "workers": report.workers},
         "program": shlex.join([*of_watch, *program.words])[:LONGEST_PROGRAM],
-        "batches": report.batches_done,
-        "workers": report.workers,
         "device": "cpu" if report.device == "cpu" else "gpu",
     }
     name = program.name if report.model in GENERIC else report.model

@@ -51,23 +51,16 @@ Tab completion in bash or zsh: eval "$(register-python-argcomplete scaleprof)\""
 COMMANDS = {module.rpartition(".")[2]: module for modules in GROUPS.values() for module in modules}
 
 
-def head_of(module: str) -> str:
-    """The first line of a module's docstring, read without importing it."""
-    place = ROOT.joinpath(*module.split("."))
-    path = package if (package := place / "__main__.py").exists() else place.with_suffix(".py")
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return text.partition("\n")[0]
-
-
 def listing() -> str:
     """All commands, a line each, below the question that their group answers."""
-    lines = [_HEAD]
+    lines, width = [_HEAD], max(map(len, COMMANDS))
     for group, modules in GROUPS.items():
         lines += ["", group]
-        lines += [
-            f"  {module.rpartition('.')[2]:<{max(map(len, COMMANDS))}}  {head_of(module)}"
-            for module in modules
-        ]
+        for module in modules:  # read without importing it
+            place = ROOT.joinpath(*module.split("."))
+            path = package if (package := place / "__main__.py").exists() else place.with_suffix(".py")
+            first, _, _ = (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").partition("\n")
+            lines.append(f"  {module.rpartition('.')[2]:<{width}}  {first}")
     return "\n".join([*lines, "", _TAIL])
 
 

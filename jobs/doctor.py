@@ -24,16 +24,7 @@ from rich.text import Text
 from jobs.failures import explain
 from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
-from jobs.machine import (
-    NO_AMD,
-    TESTED_TORCH,
-    Machine,
-    ask,
-    check_built_for,
-    is_tested,
-    this_machine,
-    versions,
-)
+from jobs.machine import NO_AMD, TESTED, Machine, ask, check_built_for, is_tested, this_machine, versions
 from jobs.run import DALI_PACKAGE, INSTALL_DALI, LOADERS
 from jobs.site import add_site_flag, check_site
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
@@ -80,7 +71,7 @@ def _libraries(machine: Machine) -> Iterator[Presence]:
     for name, remedy, required in _LIBRARIES:
         yield Presence(name, name in installed, installed.get(name, "-"), remedy, required)
     if (torch := installed.get("torch")) and not is_tested(torch):
-        first, last = (".".join(map(str, release)) for release in TESTED_TORCH)
+        first, last = (".".join(map(str, release)) for release in TESTED)
         yield Presence("torch's release", False, torch, f"tested: {first} to {last}")
     if torch and machine.capability:
         archs, remedy = _built_for(), ""

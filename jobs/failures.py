@@ -7,7 +7,7 @@ real launchers.
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -141,19 +141,6 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Death:
-    """The rank whose end made the run fail, as the launcher tells it; None where it does not say."""
-
-    code: int  # negative: the signal that killed it
-    rank: int | None = None
-    node: str | None = None
-
-    def __str__(self) -> str:
-        who = "a rank" if self.rank is None else f"rank {self.rank}"
-        return death_of(who + (f" on {self.node}" if self.node else ""), self.code)
-
-
-@dataclass(frozen=True)
 class Failure:
     kind: Kind
     text: str
@@ -171,15 +158,14 @@ def explain(exit_code: int, ending: str, log: str, kind: Kind | None = None) -> 
         return Failure(kind, ending, exit_code)
     if _NOT_FOUND not in log:
         log = _LOOKED_FOR.sub("", log)
-    death = first_death(log)
-    text, code = (str(death), death.code) if death else (ending, exit_code)
-    nodes = (death.node,) if death and death.node else ()
+    crash = first_death(log) or Failure("rank crash", ending, exit_code)
+    code = crash.exit_code
     if lost := lost_node(log):
         return lost
     if match := _OUT_OF_MEMORY.search(log):
-        return Failure("out of memory", _line(match[0]), code, nodes)
+        return replace(crash, kind="out of memory", text=_line(match[0]))
     if match := _DISK_FULL.search(log):
-        return Failure("disk full", _line(match[0]), code, nodes)
+        return replace(crash, kind="disk full", text=_line(match[0]))
     if why := why_no_mpi(log):
         return Failure("wrong use", f"{why}: correct `mpi.srun` in the site file", code)
     for keys, pattern in _WRONG_SITE.items():
@@ -191,21 +177,20 @@ def explain(exit_code: int, ending: str, log: str, kind: Kind | None = None) -> 
         return Failure("launcher error", _line(match[0]) + (f": {missing[1]}" if missing else ""), code)
     for last_kind, words in _LAST_WORDS.items():
         if match := words.search(log):
-            return Failure(last_kind, _line(match[0]), code, nodes)
+            return replace(crash, kind=last_kind, text=_line(match[0]))
     if code < 0:
-        return Failure("rank crash", text, code, nodes)
+        return crash
     if own := [line.partition(_OWN)[2] for line in log.splitlines() if _OWN in line]:
         return Failure("wrong use", own[0].strip(), code)
     if code == EXIT_WRONG_USE and (usage := _USAGE.search(log)):
-        return Failure("wrong use", usage[0].strip()[:500], code, nodes)
-    raised = [line for line in log.splitlines() if _RAISED.match(line)]
-    return Failure("rank crash", raised[0].strip()[:500] if raised else text, code, nodes)
+        return replace(crash, kind="wrong use", text=usage[0].strip()[:500])
+    raised = (line for line in log.splitlines() if _RAISED.match(line))
+    return replace(crash, text=next(raised, crash.text).strip()[:500])
 
 
 def why_no_mpi(stderr: str) -> str:
     """Why srun does not take its ``--mpi``: of the lines that it prints, the one that says it; else ""."""
-    refused = _NO_MPI.search(stderr)
-    if not refused:
+    if not (refused := _NO_MPI.search(stderr)):
         return ""
     why = _WHY_NO_MPI.search(stderr)
     return f"{why[1].strip()} ({refused[1].partition(',')[0]})" if why else refused[1]
@@ -213,12 +198,11 @@ def why_no_mpi(stderr: str) -> str:
 
 def lost_node(log: str) -> Failure | None:
     """The failure of a node that a launcher reports, also where the ranks that are left have ended well."""
-    failed = _NODE_FAILURE.search(log)
-    if not failed:
+    if not (failed := _NODE_FAILURE.search(log)):
         return None
     node, death = failed["slurm"] or failed["flux"] or failed["mpi"], first_death(log)
-    code = death.code if death and death.code else 1
-    return Failure("node failure", f"{node or 'node'} has stopped responding", code, (node,) if node else ())
+    text = f"{node or 'node'} has stopped responding"
+    return Failure("node failure", text, (death and death.exit_code) or 1, (node,) if node else ())
 
 
 def _line(text: str) -> str:
@@ -226,7 +210,7 @@ def _line(text: str) -> str:
     return text.strip().partition(_OWN)[2].strip() or text.strip()[:300]
 
 
-def first_death(log: str) -> Death | None:
+def first_death(log: str) -> Failure | None:
     """The rank that died first, as the launcher tells it; None if it says nothing."""
     # srun's lines come last: the MPIs start their daemons with srun, which then speaks of those.
     ending = _ENDING.search(log)
@@ -234,21 +218,22 @@ def first_death(log: str) -> Death | None:
     for pattern in _DEATHS:
         # A rank that was killed is why others gave up at the same time.
         deaths = [_death(match) for match in pattern.finditer(logs.get(pattern, log))]
-        if first := min(deaths, key=lambda death: death.code >= 0, default=None):
+        if first := min(deaths, key=lambda death: death.exit_code >= 0, default=None):
             return first
     return None
 
 
-def _death(match: re.Match[str]) -> Death:
+def _death(match: re.Match[str]) -> Failure:
     said = match.groupdict()
-    code, rank = int(said.get("code") or 0), said.get("rank")
+    code, rank, node = int(said.get("code") or 0), said.get("rank"), said.get("node")
     if name := said.get("signal"):
         code = -_SIGNALS.get(name, signal.SIGKILL)
     elif said.get("number"):
         code = -int(said["number"])
     elif match.re is _HYDRA_DEATH and 2 < code < 16:
         code = -code  # MPICH gives a signal so; no program of ours ends with these codes
-    return Death(code, int(rank) if rank else None, said.get("node"))
+    who = (f"rank {rank}" if rank else "a rank") + (f" on {node}" if node else "")
+    return Failure("rank crash", death_of(who, code), code, (node,) if node else ())
 
 
 # --- the manifest ----------------------------------------------------------------------------------------
@@ -308,8 +293,8 @@ def read_reports(directory: Path, run: Run) -> tuple[list[RankReport], str]:
     """What the ranks say of themselves, and what is wrong with that ("" if nothing)."""
     reports, wrong = [], ""
     for rank in range(run.ranks):
+        path = tables.rank_directory(directory, rank) / store.RANK_REPORT
         try:
-            path = tables.rank_directory(directory, rank) / store.RANK_REPORT
             reports.append(store.read_record(path, RankReport))
         except UserError as error:
             wrong = wrong or f"rank {rank} left no report: {error}"
@@ -344,8 +329,8 @@ def gather_stacks(directory: Path, ranks: int) -> str:
         for place, there in sorted(places.items(), key=lambda item: len(item[1])):
             log.write(f"\nranks {listed(there)}:\n{place}")
         waits: list[flight_recorder.Wait] = []
+        dumps = directory.glob(f"rank_*/*{flight_recorder.SUFFIX}")
         try:
-            dumps = directory.glob(f"rank_*/*{flight_recorder.SUFFIX}")
             waits = flight_recorder.waits(flight_recorder.read_all(dumps))
         except UserError as error:
             log.write(f"{error}\n")
@@ -357,7 +342,5 @@ def gather_stacks(directory: Path, ranks: int) -> str:
     if 2 * most <= ranks or sum(map(len, others.values())) > _MOST_NAMED:
         return ""
     absent = others.pop(not_started, [])
-    lost = sorted(rank for there in others.values() for rank in there)
-    return (f"; not started: ranks {listed(absent)}" if absent else "") + (
-        f"; elsewhere: ranks {listed(lost)}" if lost else ""
-    )
+    named = {"not started": absent, "elsewhere": sorted(rank for there in others.values() for rank in there)}
+    return "".join(f"; {what}: ranks {listed(there)}" for what, there in named.items() if there)

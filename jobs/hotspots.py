@@ -18,6 +18,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,8 +83,7 @@ def main() -> int:
     print_answer("analysis.hotspots", directory, arguments, *chosen)
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+_say = partial(print, file=sys.stderr, flush=True)
 
 
 def measure(sweep_run: SweepRun, directory: Path, top: int, machine: Machine) -> None:
@@ -111,9 +111,8 @@ def _done(sweep_run: SweepRun, directory: Path) -> bool:
 def hottest(kernels: "pa.Table", top: int) -> list[str]:
     """The short names of the model's kernels that take most time, the longest first."""
     frame = kernels.to_pandas()
-    spent = (
-        frame[~frame["class"].isin(schemas.APART)].groupby("short_name", observed=True)["duration_ns"].sum()
-    )
+    frame = frame[~frame["class"].isin(schemas.APART)]
+    spent = frame.groupby("short_name", observed=True)["duration_ns"].sum()
     return [str(name) for name in spent.sort_values(ascending=False, kind="stable").index[:top]]
 
 
@@ -147,11 +146,11 @@ def pattern_of(names: Sequence[str], whole: bool) -> str:
     ``vectorized_elementwise_kernel`` is no ``elementwise_kernel``. nvprof finds names that contain one.
     """
     functions = [re.sub(r"\W.*", "", name.rpartition("::")[2]) for name in names]
-    before, after = ("^(", ")$") if whole else ("", "")
     chosen = list(dict.fromkeys(filter(None, functions)))
-    while len(before + "|".join(chosen) + after) > _LONGEST:
+    while len("|".join(chosen)) > _LONGEST - len("^()$") * whole:
         chosen.pop()
-    return before + "|".join(chosen) + after if chosen else ""
+    pattern = "|".join(chosen)
+    return f"^({pattern})$" if whole and pattern else pattern
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from profiling.identity import expand_counts, expand_nodes
 from profiling.presence import is_importable
 
 # Releases of PyTorch that the tests run on: the oldest and the newest. The environment pins the newest.
-TESTED_TORCH = ((2, 11), (2, 13))
+TESTED = ((2, 11), (2, 13))
 NO_AMD = "AMD GPUs are not supported; --device cpu trains on the CPU"
 _CUDA_13 = (7, 5)  # below, PyTorch's builds for CUDA 13 have no kernels
 _FOR_CUDA_12 = "install PyTorch for CUDA 12.6 and nvidia-dali-cuda120 (environment-cuda12.yml)"
@@ -175,7 +175,7 @@ def facts(environment: Mapping[str, str], started: datetime) -> dict[str, Any]:
 
 def is_tested(version: str) -> bool:
     match = re.match(r"(\d+)\.(\d+)", version)
-    return match is not None and TESTED_TORCH[0] <= (int(match[1]), int(match[2])) <= TESTED_TORCH[1]
+    return match is not None and TESTED[0] <= (int(match[1]), int(match[2])) <= TESTED[1]
 
 
 def check_built_for(capability: tuple[int, int], built_for: Sequence[str], name: str) -> None:

@@ -212,17 +212,14 @@ def stopped_in_order() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             # Time that is nearly up when all is done would end this process as if it had done nothing.
+            # A handler, not SIG_IGN, which the processes that are started later would inherit.
             late = number == signal.SIGUSR1 and handler is signal.SIG_DFL
-            signal.signal(number, _too_late if late else handler)
+            signal.signal(number, (lambda *_: None) if late else handler)
             if late:  # Python gives handlers up before it has ended
                 atexit.register(signal.signal, number, signal.SIG_IGN)
         _STOP.depth -= 1
         if not _STOP.depth:
             _STOP.asked = None
-
-
-def _too_late(number: int, frame: object) -> None:
-    """A handler, not SIG_IGN, which the processes that are started later would inherit."""
 
 
 def stop_if_asked() -> None:

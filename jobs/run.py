@@ -408,6 +408,16 @@ def _text(problem: Mapping[str, Any], place: Place, model: type[BaseModel], what
     return f"invalid {name} {given!r}: {message}"
 
 
+def wrong_values(values: Mapping[str, Any]) -> list[str]:
+    """What is wrong with values of fields, each taken by itself: a line each."""
+    try:
+        Run.model_validate(dict(values))
+    except ValidationError as error:
+        # Whether values go together shows only where all of a run's are known.
+        return [text for place, text in problems_of(error, Run) if place]
+    return []
+
+
 def literal_options(annotation: Any) -> tuple[str, ...]:
     """The values a Literal (or an optional one) admits; empty for other types."""
     if get_origin(annotation) is Literal:

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 from pydantic import TypeAdapter, ValidationError
 
-from jobs.run import Role, Run, literal_options, make_run, problems_of
+from jobs.run import Role, Run, literal_options, make_run
 from profiling.errors import Mistakes, UserError, did_you_mean
 
 ROLES: Mapping[str, Role] = {
@@ -71,6 +71,7 @@ def as_text(value: Any) -> str:
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
+@cache
 def parse_value(name: str, text: str) -> Any:
     """``text`` (a flag's value, a part of an id) as a value of the type of Run's field ``name``."""
     if name not in Run.model_fields:
@@ -79,7 +80,7 @@ def parse_value(name: str, text: str) -> Any:
     if text == "" and type(None) in get_args(annotation):
         return None
     try:
-        return _adapter(name).validate_strings(text)
+        return TypeAdapter(annotation).validate_strings(text)
     except ValidationError:
         options = literal_options(annotation)
         hint = did_you_mean(text, options) if options else f": {Run.model_fields[name].description}"
@@ -105,22 +106,6 @@ def parse_only(pairs: Sequence[str], factors: Collection[str] = ()) -> dict[str,
     if wrong:
         raise Mistakes(wrong)
     return only
-
-
-@cache
-def _adapter(name: str) -> TypeAdapter:
-    annotation: Any = Run.model_fields[name].annotation
-    return TypeAdapter(annotation)
-
-
-def wrong_values(values: Mapping[str, Any]) -> list[str]:
-    """What is wrong with values of fields, each taken by itself: a line each."""
-    try:
-        Run.model_validate(dict(values))
-    except ValidationError as error:
-        # Whether values go together shows only where all of a run's are known.
-        return [text for place, text in problems_of(error, Run) if place]
-    return []
 
 
 # --- ids -----------------------------------------------------------------------------------------------
@@ -203,9 +188,8 @@ def parse_id(text: str) -> RunId:
     if not match:
         raise UserError(f"{text!r} is not a run id (run_REP_config_NODES_..._ret_CODE)")
     of_program = match.re is _PROGRAM_ID
-    values = {
-        name: parse_value(name, match[name]) for name in (PROGRAM_ID_FIELDS if of_program else ID_FIELDS)
-    }
+    names = PROGRAM_ID_FIELDS if of_program else ID_FIELDS
+    values = {name: parse_value(name, match[name]) for name in names}
     factors: dict[str, str] = {}
     for pair in match["outside"].split("+")[1:]:
         name, _, value = pair.partition("=")
@@ -213,11 +197,8 @@ def parse_id(text: str) -> RunId:
             factors[name] = unquote(value)
         else:
             values[name] = parse_value(name, unquote(value))
-    code, rank = match["exit_code"], match["rank"]
-    return RunId(
-        values, int(match["repetition"]), int(code) if code else None, int(rank) if rank else None,
-        factors if of_program else None,
-    )  # fmt: skip
+    code, rank = (int(match[name]) if match[name] else None for name in ("exit_code", "rank"))
+    return RunId(values, int(match["repetition"]), code, rank, factors if of_program else None)
 
 
 def _in_id(name: str, run: Run) -> str:

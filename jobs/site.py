@@ -22,18 +22,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PrivateAttr, ValidationError
 
-from jobs import ROOT
+from jobs import ROOT, machine
 from jobs.failures import why_no_mpi
 from jobs.flags import make_parser
-from jobs.machine import (
-    BATCH_SYSTEMS,
-    NoAnswer,
-    ask,
-    check_accepted,
-    cluster_name,
-    on_compute_node,
-    partition,
-)
 from jobs.run import LINK, Run, problems_of
 from profiling import yaml_text
 from profiling.errors import Mistakes, UserError, did_you_mean, run_command
@@ -66,7 +57,7 @@ Variables = dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Tex
 if TYPE_CHECKING:
     BatchName: TypeAlias = str
 else:
-    BatchName = Literal[("slurm", *BATCH_SYSTEMS)]
+    BatchName = Literal[("slurm", *machine.BATCH_SYSTEMS)]
 
 
 class _Part(BaseModel, extra="forbid", frozen=True):
@@ -131,10 +122,7 @@ class Site(_Part):
     @property
     def where(self) -> str:
         """The file as a user would write it here; of a site without one, its name."""
-        if self._file is None:
-            return self.name
-        here = Path.cwd()
-        return str(self._file.relative_to(here) if self._file.is_relative_to(here) else self._file)
+        return str(self._file or self.name).removeprefix(f"{Path.cwd()}/")
 
 
 def read_site(path: Path) -> Site:
@@ -158,16 +146,13 @@ def add_site_flag(parser: argparse.ArgumentParser) -> None:
 
 def find_site(name: str | None, environment: Mapping[str, str]) -> Site:
     """The site of this name or path, else $SCALEPROF_SITE's, else the one with this Slurm cluster's name."""
-    name = name or environment.get(CHOOSE)
-    if name:
-        path = Path(name)
-        if path.suffix not in (".yaml", ".yml"):
-            path = SITES / f"{name}.yaml"
+    if name := name or environment.get(CHOOSE):
+        path = Path(name) if Path(name).suffix in (".yaml", ".yml") else SITES / f"{name}.yaml"
         if not path.is_file():
             names = sorted(file.stem for file in SITES.glob("*.yaml"))
             raise UserError(f"no site {name!r}{did_you_mean(name, names)} (or a path, FILE.yaml)")
         return read_site(path)
-    cluster = cluster_name(environment)
+    cluster = machine.cluster_name(environment)
     sites = [read_site(path) for path in sorted(SITES.glob("*.yaml"))] if cluster else []
     fitting = [site for site in sites if site.cluster == cluster]
     if len(fitting) > 1:
@@ -178,11 +163,9 @@ def find_site(name: str | None, environment: Mapping[str, str]) -> Site:
 
 def shell_commands(site: Site) -> list[str]:
     """What a batch script does before all else: the site's modules and variables."""
-    commands = []
-    if site.modules:
-        load = shlex.join(["module", "load", *site.modules])
-        error = shlex.quote(f"scaleprof: error: {site.where}: `modules` not loaded")
-        commands = [f"{load} || {{ echo {error} >&2; exit 2; }}"]
+    load = shlex.join(["module", "load", *site.modules])
+    error = shlex.quote(f"scaleprof: error: {site.where}: `modules` not loaded")
+    commands = [f"{load} || {{ echo {error} >&2; exit 2; }}"] if site.modules else []
     for name, value in site.environment.items():
         quoted = re.sub(r'(["\\$`}])', r"\\\1", value)
         commands.append(f'export {name}="${{{name}-{quoted}}}"')  # one that the user has set stays as it is
@@ -190,8 +173,8 @@ def shell_commands(site: Site) -> list[str]:
 
 
 def sbatch_words(site: Site) -> list[str]:
-    values = {name: getattr(site, name) for name in ("partition", "account", "qos", "reservation")}
-    return [f"--{name}={value}" for name, value in values.items() if value] + site.sbatch
+    names = ("partition", "account", "qos", "reservation")
+    return [f"--{name}={value}" for name in names if (value := getattr(site, name))] + site.sbatch
 
 
 def network_environment(run: Run, site: Site, environment: Mapping[str, str]) -> dict[str, str]:
@@ -246,10 +229,10 @@ def check_site(environment: Mapping[str, str], name: str | None = None) -> list[
     except UserError as error:
         return [Presence("site file", False, "cannot be used", str(error), required=True)]
     if site.file is None:
-        in_cluster = "SLURM_JOB_ID" in environment or cluster_name(environment)
+        in_cluster = "SLURM_JOB_ID" in environment or machine.cluster_name(environment)
         copy = "cp jobs/sites/example.yaml jobs/sites/NAME.yaml"
         return [Presence("site file", False, NO_SITE, copy)] if in_cluster else []
-    here = on_compute_node(environment)
+    here = machine.on_compute_node(environment)
     flag = f" --site {name}" if name else ""
     srun = shlex.join(["srun", *dict.fromkeys([*sbatch_words(site), "--nodes=1", "--exclusive"])])
     run_there = f"{srun} " if site.batch == "slurm" else "in an interactive job, "
@@ -271,8 +254,8 @@ def _check_cluster(site: Site, environment: Mapping[str, str]) -> Iterator[Prese
     """What Slurm says alike on every node."""
     if shutil.which("sinfo", path=environment.get("PATH")):
         try:
-            part = partition(site.partition, environment)
-        except NoAnswer as error:
+            part = machine.partition(site.partition, environment)
+        except machine.NoAnswer as error:
             yield Presence("partition", False, str(error), "run this on a node of the cluster")
         except UserError as error:
             yield _presence(site, "partition", False, str(error))
@@ -282,7 +265,7 @@ def _check_cluster(site: Site, environment: Mapping[str, str]) -> Iterator[Prese
             if (gpus := site.gpus_per_node) is not None:
                 yield _presence(site, "gpus_per_node", gpus <= part.gpus, f"{gpus}; there: {part.gpus}")
     try:
-        check_accepted([*sbatch_words(site), "--wrap=true"], environment)
+        machine.check_accepted([*sbatch_words(site), "--wrap=true"], environment)
     except UserError as error:
         yield _presence(site, "sbatch", False, str(error))
     if shutil.which("srun", path=environment.get("PATH")):
@@ -309,7 +292,7 @@ def check_modules(site: Site, environment: Mapping[str, str]) -> Iterator[Presen
 
 def _bash(script: str, environment: Mapping[str, str]) -> str:
     """What a script that fails prints as errors; "" if it ends well."""
-    ended = ask(["bash", "-c", script], environment, timeout_s=60)  # modules take time
+    ended = machine.ask(["bash", "-c", script], environment, timeout_s=60)  # modules take time
     return (ended.stderr or f"exit code {ended.returncode}") if ended.returncode else ""
 
 

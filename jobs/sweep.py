@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+from jobs import site as sites
 from jobs.execute import Execution, print_plan, run_sweep
 from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
@@ -27,18 +28,6 @@ from jobs.launchers.base import Launcher
 from jobs.machine import cluster_name, on_compute_node
 from jobs.processes import TimeIsUp, stopped_in_order
 from jobs.run import NO_HOROVOD, check_models, has_horovod
-from jobs.site import (
-    NO_SITE,
-    Site,
-    add_site_flag,
-    check_modules,
-    check_networks,
-    check_networks_named,
-    check_paths,
-    find_site,
-    refuse,
-    shell_commands,
-)
 from jobs.store import summary_of, this_owner
 from jobs.sweep_file import Order, Sweep, choose, read_sweep, where_in
 from profiling.arguments import Parser
@@ -49,16 +38,16 @@ EXIT_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: the same command will go on
 
 def main() -> int:
     arguments = parser().parse_args()
-    site = find_site(arguments.site, os.environ)
+    site = sites.find_site(arguments.site, os.environ)
     if arguments.print == "shell":
-        print("\n".join(shell_commands(site)))
+        print("\n".join(sites.shell_commands(site)))
         return EXIT_DONE
     launcher = LAUNCHERS[arguments.launcher].open(site, os.environ)
     execution = read_request(arguments, site, launcher)
     if arguments.print == "directory":
         print(execution.directory)
         return EXIT_DONE
-    refuse(check_modules(site, os.environ))
+    sites.refuse(sites.check_modules(site, os.environ))
     announce(site)
     if arguments.dry_run:
         return EXIT_FAILED if print_plan(replace(execution, launcher=launcher.planned())) else EXIT_DONE
@@ -83,33 +72,37 @@ def main() -> int:
     return EXIT_AGAIN if outcome.again else EXIT_FAILED if outcome.failed else EXIT_DONE
 
 
-def read_request(arguments: argparse.Namespace, site: Site, launcher: Launcher) -> Execution:
+def read_request(arguments: argparse.Namespace, site: sites.Site, launcher: Launcher) -> Execution:
     """The sweep as it is at a site, and its runs that parsed flags choose; whatever is wrong is refused."""
     sweep = at_site(read_sweep(arguments.config), site)
     overrides = {"order": arguments.order, "unavailable": arguments.unavailable}
     sweep = sweep.model_copy(update={key: value for key, value in overrides.items() if value})
     sweep_runs, excluded = choose(sweep, arguments.only, str(arguments.config))
     if not site.container:  # what that holds is not seen from outside
-        models = {sweep_run.configuration.model for sweep_run in sweep_runs}
+        models = {each.configuration.model for each in sweep_runs}
         check_models(models, lambda model: where_in(arguments.config, "model", model))
-    check_networks_named(site, dict.fromkeys(sweep_run.configuration.network for sweep_run in sweep_runs))
+    sites.check_networks_named(
+        site, dict.fromkeys(sweep_run.configuration.network for sweep_run in sweep_runs)
+    )
     directory = arguments.out / sweep.name
     return Execution(sweep, directory, launcher, sweep_runs, excluded, arguments.keep_raw)
 
 
-def check_node(execution: Execution, site: Site) -> None:
+def check_node(execution: Execution, site: sites.Site) -> None:
     """Refuse a compute node that lacks what the site file says it has: its runs would fail."""
     nodes = len(execution.launcher.nodes)
     if not (nodes and on_compute_node(os.environ)):  # a login node needs none
         return
     runs = [sweep_run.configuration for sweep_run in execution.sweep_runs]
     used = {run.network.lower() for run in runs if 1 < run.nodes <= nodes}  # a run on one node uses none
-    refuse([*check_paths(site, "scratch"), *check_networks(site, used)], f"{socket.gethostname()}: ")
+    sites.refuse(
+        [*sites.check_paths(site, "scratch"), *sites.check_networks(site, used)], f"{socket.gethostname()}: "
+    )
 
 
-def announce(site: Site) -> None:
+def announce(site: sites.Site) -> None:
     if site.file is not None or "SLURM_JOB_ID" in os.environ or cluster_name(os.environ):
-        print(f"site file: {site.where if site.file else NO_SITE}", file=sys.stderr)
+        print(f"site file: {site.where if site.file else sites.NO_SITE}", file=sys.stderr)
 
 
 def parser() -> Parser:
@@ -117,7 +110,7 @@ def parser() -> Parser:
     add = flags.add_argument
     add("config", type=Path, help="the sweep file (configs/*.yaml)")
     add("--launcher", default="local", choices=sorted(LAUNCHERS), help="what starts the ranks [local]")
-    add_site_flag(flags)
+    sites.add_site_flag(flags)
     add("--out", type=Path, default=Path("results"), help="folder for the results [results]")
     only = "run only these, e.g. loader=synthetic or gpus_per_node=1,2; repeatable"
     add("--only", action="append", default=[], metavar="FIELD=VALUE[,VALUE]", help=only)
@@ -131,7 +124,7 @@ def parser() -> Parser:
     return flags
 
 
-def at_site(sweep: Sweep, site: Site) -> Sweep:
+def at_site(sweep: Sweep, site: sites.Site) -> Sweep:
     """The sweep with its data where they are at this site, and DDP where Horovod is not installed."""
     here, backends = dict(sweep.run), sweep.values.get("backend", [])
     if site.data and (data := here.get("data")):

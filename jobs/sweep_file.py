@@ -20,18 +20,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from jobs.run import Place, Problem, Profile, Run, Value, make_run, problems_of
-from jobs.run_fields import (
-    FILLING,
-    STARTING,
-    as_text,
-    fields_of,
-    format_id,
-    id_fields,
-    is_own,
-    parse_only,
-    wrong_values,
-)
+from jobs.run import Place, Problem, Profile, Run, Value, make_run, problems_of, wrong_values
+from jobs.run_fields import FILLING, STARTING, as_text, fields_of, format_id, id_fields, is_own, parse_only
 from profiling import yaml_text
 from profiling.errors import Mistakes, UserError, did_you_mean, did_you_mean_file, typo_of
 
