@@ -18,7 +18,6 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +82,8 @@ def main() -> int:
     print_answer("analysis.hotspots", directory, arguments, *chosen)
 
 
-_say = partial(print, file=sys.stderr, flush=True)
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def measure(sweep_run: SweepRun, directory: Path, top: int, machine: Machine) -> None:
