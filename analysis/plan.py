@@ -9,12 +9,11 @@ your own program, images (or tokens) are samples. The cheapest choice has the fe
 end in time over their whole range. analysis.report --images draws a plan.
 """
 
-from analysis.frames.measure import RANKS, Command, flag
-from analysis.prediction.training import FLAGS
+from analysis.frames.measure import PLAN, RANKS, Command, flag
 
 main = Command(
     __name__, "plan", __doc__,
-    *(flag(name, **settings) for name, settings in FLAGS.items()),
+    *(flag(name, **settings) for name, settings in PLAN.items()),
     RANKS,
     module="analysis.prediction.plan",
 )  # fmt: skip

@@ -21,7 +21,7 @@ from analysis.display.perfetto import FILE, MOST_KERNELS
 from analysis.frames.load import load
 from jobs.flags import OUTPUT, make_parser
 from profiling.errors import run_command
-from profiling.whole_file import file_to_write
+from profiling.tables import file_to_write
 
 
 def main() -> int:

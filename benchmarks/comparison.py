@@ -33,11 +33,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.estimates import SIGNIFICANCE
 from analysis.frames.load import load
 from analysis.frames.steps import all_series
 from analysis.frames.study import Study
 from analysis.measures.compare import differences
-from analysis.statistics.two_samples import SIGNIFICANCE
 from benchmarks.child import RESULTS, ROOT, facts, machine, write
 from benchmarks.virtual import virtual_cluster
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command

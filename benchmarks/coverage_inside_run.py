@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from analysis import estimates
+from analysis.estimates import Estimate
 from analysis.measures.tau import difference
-from analysis.statistics import estimates
-from analysis.statistics.estimates import Estimate
 
 Rows = list[dict[str, Any]]
 CORRELATIONS = (0.0, 0.3, 0.5, 0.8, 0.95)

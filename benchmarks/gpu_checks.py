@@ -19,8 +19,7 @@ from benchmarks.perturbation import LIMIT_S, OutOfTime, steps_ms
 from jobs.run import STEPS_BEFORE_GRAPH, Run, make_run
 from profiling import tables
 from profiling.errors import UserError
-from profiling.presence import is_importable
-from profiling.tools import Options, check_can_record
+from profiling.tools import Options, check_can_record, is_importable
 from train import data
 from train.loaders import build_loader
 from train.rank import Finished, run_rank

@@ -10,15 +10,15 @@ from benchmarks.gpu_part import Part, finish
 from jobs.doctor import examine
 from jobs.machine import this_machine
 from jobs.run import make_run
+from profiling.clocks import open_clock
 from profiling.errors import UserError
 from profiling.markers import open_markers
-from profiling.step_clock import open_clock
 from profiling.tools import open_capture
 from train import loop
 from train.device import set_kernels
 from train.loaders import build_loader
+from train.loop import Precision, make_step
 from train.rank import bare_model, compiled, make_optimizer
-from train.step import Precision, make_step
 
 MOST_MARKERS_US = 20.0
 

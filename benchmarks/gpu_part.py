@@ -20,7 +20,7 @@ import torch
 from benchmarks.gpu import DONE, ROOT, SO_FAR
 from jobs.processes import Limits, Process, run_processes
 from profiling.errors import UserError
-from profiling.whole_file import whole_file
+from profiling.tables import whole_file
 
 OUT_OF_TIME = 124  # an exit code, as timeout(1) has it
 # What commands of ours, and PyTorch, say where the machine lacks something: nothing is wrong then.

@@ -15,9 +15,9 @@ from jobs.run import Run, make_run
 from profiling.errors import UserError
 from train.device import device_name, is_out_of_memory, set_kernels
 from train.loaders import build_loader
+from train.loop import stream_of
 from train.models import build_model, flops_per_image
 from train.rank import bare_model, compiled
-from train.step import stream_of
 
 # Images/s that ResNet50 in bf16, channels_last, should reach at batch 256, synthetic, by the GPU's name.
 TARGETS = {"H200": 3500.0, "H100": 3000.0}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from profiling.whole_file import whole_file
+from profiling.tables import whole_file
 
 
 def left_out(why: str) -> dict[str, Any]:

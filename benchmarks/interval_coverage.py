@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis import estimates
+from analysis.estimates import difference
 from analysis.frames.steps import STAGES, Series
 from analysis.frames.study import Source
 from analysis.measures.compare import differences, pairs_of, regressed
 from analysis.measures.efficiency import perturbation
 from analysis.measures.points import points_of_runs, samples
 from analysis.measures.scaled import against_base
-from analysis.statistics import estimates
-from analysis.statistics.two_samples import difference
 from benchmarks.child import RESULTS, facts, machine, write
 from benchmarks.coverage_inside_run import of_differences, of_means, of_medians
 from benchmarks.coverage_of_factors import of_levels

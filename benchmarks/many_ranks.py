@@ -1,7 +1,7 @@
 """python -m benchmarks.many_ranks: what do 8 to 1,024 ranks cost the suite and its file system?
 
 On a virtual cluster of 64 nodes, a sweep of one run by srun and by mpirun. The ranks train nothing: they are
-Python processes that start, meet as the project's ranks do (train.rendezvous, at a stand-in for PyTorch's
+Python processes that start, meet as the project's ranks do (train.world, at a stand-in for PyTorch's
 store), tell each other a text, leave their files and end. What is measured:
 
 1. Seconds to the meeting of all ranks, from the last rank's report to the manifest, and in all; processor

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.statistics.estimates import interval
+from analysis.estimates import interval
 from benchmarks.child import RESULTS, facts, write
 from benchmarks.training import machine
 from jobs import ROOT
@@ -34,8 +34,7 @@ from jobs.processes import Limits, run_processes
 from jobs.run import Run, has_horovod, make_run
 from profiling import tables
 from profiling.errors import EXIT_DONE, UserError, run_command
-from profiling.presence import Presence
-from profiling.tools import TOOLS, tool
+from profiling.tools import TOOLS, Presence, tool
 from profiling.wrap import wrapped
 
 POINT = {

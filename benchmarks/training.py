@@ -31,17 +31,17 @@ from benchmarks import child
 from jobs.flags import make_parser
 from jobs.machine import versions
 from jobs.run import Run, make_run
+from profiling.clocks import Clock, HostClock, open_clock
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
 from profiling.markers import Markers, nvtx_emitter, open_markers, torch_emitter
-from profiling.step_clock import Clock, HostClock, open_clock
 from profiling.tools import open_capture
 from train import data, loop
 from train.device import choose_device
 from train.loaders import build_loader, dataset
-from train.loaders.ahead import memory_format
+from train.loaders.pytorch import memory_format
+from train.loop import AUTOCAST, Precision, make_step
 from train.models import build_model
 from train.rank import make_optimizer, speaker
-from train.step import AUTOCAST, Precision, make_step
 from train.world import World
 
 BAR_RATIO, BAR_MARKERS_US = 1.01, 20.0

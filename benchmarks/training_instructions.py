@@ -27,8 +27,8 @@ from benchmarks.child import RESULTS, facts, write
 from benchmarks.counted import between_marks, mark
 from jobs.flags import make_parser
 from jobs.run import make_run
+from profiling.clocks import open_clock
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
-from profiling.step_clock import open_clock
 from train import loop
 from train.device import choose_device, set_kernels
 from train.loaders import build_loader

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from analysis import estimates
 from analysis.frames.steps import warmup_of_traces
-from analysis.statistics import estimates
 from benchmarks.child import facts, machine, write
 from profiling.errors import EXIT_DONE, run_command
 

@@ -31,7 +31,7 @@ from benchmarks.child import ROOT, facts, machine, write
 from benchmarks.counted import between_marks
 from jobs.flags import make_parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
-from profiling.presence import is_importable
+from profiling.tools import is_importable
 
 BAR_US, BAR_SHARE = 50.0, 0.01
 LOOP = ROOT / "benchmarks" / "watch_loop.py"

@@ -28,8 +28,7 @@ from profiling import tables
 from profiling.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_WRONG_USE, UserError
 from profiling.findings import Finding
 from profiling.identity import Identity, rank_on_node
-from profiling.process_facts import facts_of_process
-from profiling.watching.facts import GENERIC, ModelFacts
+from profiling.process import GENERIC, ModelFacts, facts_of_process
 from profiling.watching.program import Program
 
 PARENT = Path("results") / "by-hand"

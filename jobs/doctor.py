@@ -28,8 +28,7 @@ from jobs.machine import NO_AMD, TESTED, Machine, ask, check_built_for, is_teste
 from jobs.run import DALI_PACKAGE, INSTALL_DALI, LOADERS
 from jobs.site import add_site_flag, check_site
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
-from profiling.presence import Presence
-from profiling.tools import ON_A_CPU, TOOLS, Options, tool
+from profiling.tools import ON_A_CPU, TOOLS, Options, Presence, tool
 
 AMD_DRIVER = Path("/dev/kfd")
 _HIDDEN = "CUDA_VISIBLE_DEVICES hides the GPUs"

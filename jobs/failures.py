@@ -311,7 +311,7 @@ def log_tail(log: Path, ranks: int = 1) -> str:
 
 
 def gather_stacks(directory: Path, ranks: int) -> str:
-    """Put what hanging ranks wrote of where they were (profiling/process_facts.py) into the log, each once.
+    """Put what hanging ranks wrote of where they were (profiling/process.py) into the log, each once.
 
     Returned are the few ranks that were not where the others waited, to be added to a reason.
     """

@@ -13,7 +13,7 @@ from jobs.run import Run, literal_options, problems_of
 from jobs.run_fields import as_text
 from profiling.arguments import Parser
 from profiling.errors import Mistakes
-from profiling.whole_file import file_to_write
+from profiling.tables import file_to_write
 
 
 def make_parser(prog: str, description: str | None) -> Parser:

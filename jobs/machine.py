@@ -25,7 +25,7 @@ import psutil
 from jobs import ROOT
 from profiling.errors import UserError, did_you_mean
 from profiling.identity import expand_counts, expand_nodes
-from profiling.presence import is_importable
+from profiling.tools import is_importable
 
 # Releases of PyTorch that the tests run on: the oldest and the newest. The environment pins the newest.
 TESTED = ((2, 11), (2, 13))

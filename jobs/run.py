@@ -18,18 +18,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args, 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from profiling.errors import Mistakes, UserError, did_you_mean
-from profiling.presence import is_importable
-from profiling.tools import STARTED, check_mode
+from profiling.tools import STARTED, check_mode, is_importable
 
 # Else pydantic looks for plugins in every installed package, which takes each command 0.1 s.
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 # The module of each backend, which holds ``open_backend`` (:mod:`train.backends`).
 BACKENDS = {
-    "single": "train.backends.single",  # one rank: nothing is exchanged
+    "single": "train.backends",  # one rank: nothing is exchanged
     "ddp": "train.backends.ddp",
     "horovod": "train.backends.horovod",
-    "dp": "train.backends.single",  # torch.nn.DataParallel: one process for all GPUs of a node
+    "dp": "train.backends",  # torch.nn.DataParallel: one process for all GPUs of a node
 }
 
 
@@ -52,7 +51,7 @@ LOADERS: dict[str, LoaderKind] = {
     "dali-cpu-to-gpu": LoaderKind(_DALI, "dali-cpu", by_dali=True),
     "dali-cpu": LoaderKind(_DALI, by_dali=True),
     "pytorch": LoaderKind("train.loaders.pytorch"),
-    "synthetic": LoaderKind("train.loaders.synthetic", reads_data=False),
+    "synthetic": LoaderKind("train.loaders.pytorch", reads_data=False),
 }
 # The variable by which a run's record has the nominal bandwidth per GPU of its network, from the site file.
 LINK = "SCALEPROF_LINK_GBIT_PER_S"

@@ -28,7 +28,7 @@ from jobs.flags import make_parser
 from jobs.run import LINK, Run, problems_of
 from profiling import yaml_text
 from profiling.errors import Mistakes, UserError, did_you_mean, run_command
-from profiling.presence import Presence
+from profiling.tools import Presence
 
 SITES = Path(__file__).parent / "sites"
 CHOOSE = "SCALEPROF_SITE"  # the environment variable that names the site

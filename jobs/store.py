@@ -38,7 +38,7 @@ from jobs.run_fields import FACTOR, exit_code_of
 from profiling import tables
 from profiling.errors import UserError
 from profiling.findings import Finding
-from profiling.whole_file import read_record, whole_file, write_record
+from profiling.tables import read_record, whole_file, write_record
 
 MANIFEST, RANK_REPORT, SWEEP, CALIBRATION, LOG, OWNER, CHECK = (
     "manifest.json", "rank.json", "sweep.json", "calibration.json", "log.txt", "owner.json", "check.json",

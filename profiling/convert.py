@@ -24,23 +24,28 @@ be read; 2: none could. Files of other formats in searched folders are only coun
 import os
 import re
 import shutil
+import signal
 import sys
-from collections.abc import Generator, Iterable, Sequence
-from concurrent.futures import Executor, as_completed
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
+from typing import TypeVar
 
 from profiling.arguments import Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, printable, reported_by_rank_0, run_command
 from profiling.findings import Finding, lines
 from profiling.identity import check_mpi, read_identity
+from profiling.process import cores
 from profiling.tools import TOOLS, tool
-from profiling.traces.jobs import jobs_in, place_jobs
-from profiling.traces.units import Outcome, Unit, changed, convert_unit, units_of
-from profiling.workers import cores, in_processes
+from profiling.traces import Outcome, Unit, changed, convert_unit, jobs_in, place_jobs, units_of
 
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 _WORTH_A_PROCESS = 4 << 20  # bytes; starting one takes as long as reading some megabytes
 
 
@@ -171,6 +176,38 @@ def _convert_alone(unit: Unit) -> Outcome:
     shutil.rmtree(unit.scratch, ignore_errors=True)
     why = "its process was killed; if memory ran out, use fewer processes (--jobs)"
     return Outcome(unit.target, error=f"{unit.path}: {why}")
+
+
+@contextmanager
+def in_processes(
+    work: Callable[[_Item], _Result], items: Iterable[_Item], processes: int
+) -> Iterator[dict[Future[_Result], _Item]]:
+    """Do the same with each item in some processes, which Ctrl-C ends at once; futures and their items."""
+    # Threads of libraries that are loaded do not survive a fork: processes are started anew.
+    with ProcessPoolExecutor(processes, get_context("spawn"), _end_with_parent) as pool:
+        try:
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                futures = {pool.submit(work, item): item for item in items}
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            yield futures
+        except BaseException:
+            for process in active_children():
+                process.terminate()
+            raise
+
+
+def _end_with_parent() -> None:
+    """Have this process end when its parent has been killed: it would wait for work for ever."""
+
+    def end() -> None:
+        parent = parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(EXIT_FAILED)
+
+    threading.Thread(target=end, daemon=True).start()
 
 
 def _parser() -> Parser:

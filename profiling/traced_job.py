@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from profiling.findings import Finding
-from profiling.whole_file import read_record, write_record
+from profiling.tables import read_record, write_record
 
 JOB = "job.json"
 

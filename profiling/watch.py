@@ -25,6 +25,7 @@ from jobs.failures import Ended
 from jobs.store import RANK_REPORT, STACKS, summary_of, write_record
 from profiling import tables
 from profiling.arguments import Parser, count, whole
+from profiling.clocks import set_clock
 from profiling.errors import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -36,10 +37,8 @@ from profiling.errors import (
 )
 from profiling.findings import MOST_SHOWN, lines
 from profiling.identity import Identity, is_restarted, read_identity
-from profiling.process_facts import write_stacks_at_signal
-from profiling.tool_clock import set_clock
+from profiling.process import leave_group, write_stacks_at_signal
 from profiling.tools import STARTED, Options, check_can_record, check_mode, open_capture
-from profiling.watching.facts import leave_group
 from profiling.watching.program import Program, hidden, when_imported
 from profiling.watching.watched import Request, Watch, batch_columns, findings_of, usual_samples
 from profiling.wrap import has_gpu, run_wrapped, wraps

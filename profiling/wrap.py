@@ -16,14 +16,13 @@ from pathlib import Path
 import orjson
 
 from profiling.arguments import Parser
+from profiling.clocks import set_clock
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 from profiling.findings import Finding
 from profiling.identity import read_identity
-from profiling.tables import Writer, rank_directory
-from profiling.tool_clock import set_clock
-from profiling.tools import TOOLS, Options, Origin, check_can_record, tool
-from profiling.tools.processes import check_permission, run_step, run_tree
-from profiling.whole_file import whole_file
+from profiling.readers.files import Origin
+from profiling.tables import Writer, rank_directory, whole_file
+from profiling.tools import TOOLS, Options, check_can_record, check_permission, run_step, run_tree, tool
 
 RAW = "raw"  # below a rank's directory: what the profiler itself wrote
 _REPORT = "rank.json"  # of the rank; what was found is added to it

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from train.ending import leave_at_once
+from profiling.process import leave_at_once
 
 ROOT = Path(__file__).resolve().parents[1]
 

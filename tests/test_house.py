@@ -34,7 +34,7 @@ MAY_IMPORT = {
 # those above; those in brackets are beside each other. Files beside them are commands, which import any layer
 # and no other command; of profiling all but two lie below its layers.
 LAYERS = {
-    "analysis": ("statistics", "display", "frames", "measures", "prediction", "diagnosis", "report"),
+    "analysis": ("estimates", "display", "frames", "measures", "prediction", "diagnosis", "report"),
     "profiling": ("cost", "attribution", "readers", "tools", "traces", "watching"),
 }
 COMMANDS_OF_PROFILING = {"profiling.convert", "profiling.wrap", "profiling.watch"}

@@ -27,10 +27,9 @@ from jobs.run import NO_HOROVOD, Run, has_horovod, make_run
 from jobs.store import STACKS
 from profiling.errors import EXIT_DONE, EXIT_FAILED, Unsuccessful, UserError, reported_by_rank_0
 from profiling.identity import read_identity
-from profiling.process_facts import write_stacks_at_signal
+from profiling.process import interruptible, run_and_leave, write_stacks_at_signal
 from profiling.tables import rank_directory
 from profiling.wrap import is_watched
-from train.ending import interruptible, run_and_leave
 from train.world import World, read_world
 
 

@@ -21,11 +21,10 @@ from jobs.run import make_run
 from jobs.store import Allreduce, Calibration, read_calibration, write_record
 from profiling.errors import UserError
 from profiling.findings import Finding
-from profiling.workers import cores
+from profiling.process import cores, run_and_leave
 from train.backends import Backend, open_backend
 from train.device import choose_device, device_name
-from train.ending import run_and_leave
-from train.step import Precision
+from train.loop import Precision
 from train.world import World, read_world
 
 TOTAL_S = 1.5  # of measuring; allocation, first calls, barriers and the ranks' start come on top

@@ -19,13 +19,13 @@ from pydantic import TypeAdapter
 from jobs.flags import add_run_flags, make_parser, run_from_flags
 from jobs.run import Run
 from jobs.store import Check, CheckedRank, Link, write_record
+from profiling.process import run_and_leave
 from train.backends import Backend, open_backend
 from train.calibrate import allreduce_rate, rank_peaks, rate, synchronizer
 from train.device import choose_device, device_name
-from train.ending import run_and_leave
+from train.loop import Precision, Step
 from train.models import CLASSES
 from train.rank import bare_model, make_optimizer
-from train.step import Precision, Step
 from train.world import World, read_world
 
 ROUNDS = 8  # of every measurement: chance alone seldom makes one node the slowest in all

@@ -20,7 +20,7 @@ from rich.progress import track
 from jobs.flags import make_parser
 from jobs.store import remove
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
-from train.loaders import records
+from train.loaders import dataset
 from train.models import CLASSES
 
 WIDTH, HEIGHT, QUALITY = 500, 375, 93
@@ -96,11 +96,11 @@ def _write_records(folder: Path, encoded: list[bytes], labels: list[int]) -> Non
         path = folder / f"part-{number:05d}-of-{RECORD_FILES:05d}.tfrecord"
         # ImageNet's labels start at 1 in TFRecord files.
         examples = (
-            records.encode_example({records.IMAGE: image, records.LABEL: label + 1})
+            dataset.encode_example({dataset.IMAGE: image, dataset.LABEL: label + 1})
             for image, label in pairs[number::RECORD_FILES]
         )
-        records.write_records(path, examples)
-        records.write_index(path)
+        dataset.write_records(path, examples)
+        dataset.write_index(path)
 
 
 def index(files: list[Path]) -> int:
@@ -110,7 +110,7 @@ def index(files: list[Path]) -> int:
         try:
             if not path.is_file():
                 raise UserError(f"there is no file {path}")
-            count = records.write_index(path)
+            count = dataset.write_index(path)
             print(f"{path}: {count} records")
         except UserError as error:
             failed += 1

@@ -17,7 +17,7 @@ from jobs.machine import NO_AMD, check_built_for
 from jobs.run import LOADERS, Run
 from profiling.errors import UserError
 from profiling.findings import ranges
-from profiling.workers import cores
+from profiling.process import cores
 from train.world import World
 
 SYS = Path("/sys")

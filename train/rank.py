@@ -13,12 +13,11 @@ import torch
 from jobs.run import Run
 from jobs.store import RANK_REPORT, RankReport, write_record
 from profiling import tables
+from profiling.clocks import open_clock, set_clock
 from profiling.errors import EXIT_FAILED, UserError
 from profiling.findings import Finding
 from profiling.markers import open_markers
-from profiling.process_facts import facts_of_process, process_age_ns
-from profiling.step_clock import open_clock
-from profiling.tool_clock import set_clock
+from profiling.process import facts_of_process, process_age_ns
 from profiling.tools import open_capture
 from train import loop
 from train.backends import Backend, open_backend, peers_lost
@@ -34,8 +33,8 @@ from train.device import (
 )
 from train.energy import open_meters
 from train.loaders import Loader, build_loader
+from train.loop import Precision, make_step, stream_of
 from train.models import build_model, check_images, flops_per_image
-from train.step import Precision, make_step, stream_of
 from train.world import World
 
 MOMENTUM = 0.9

@@ -17,8 +17,7 @@ from pathlib import Path
 from profiling.arguments import Parser
 from profiling.errors import UserError, reported_by_rank_0, run_command
 from profiling.identity import read_identity
-from train import rendezvous
-from train.world import World, check_interface, gloo_interface, read_world
+from train.world import World, check_interface, find_port, gloo_interface, read_world, tell_port_to_all
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -40,12 +39,12 @@ def variables(world: World, port: int | str) -> dict[str, str]:
 def meet(world: World) -> int:
     """A port of rank 0's node that was free when rank 0 asked for it, the same on all ranks."""
     if world.rank:
-        return rendezvous.find(world)
+        return find_port(world)
     with socket.socket() as free:
         free.bind(("", 0))
         port: int = free.getsockname()[1]
     if world.size > 1:
-        rendezvous.tell_all(world, port)
+        tell_port_to_all(world, port)
     return port
 
 

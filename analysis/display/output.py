@@ -31,7 +31,7 @@ from jobs.run_fields import FACTOR, own_names
 from profiling.arguments import Explain, Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, did_you_mean
 from profiling.findings import MOST_SHOWN, Finding, as_data, lines
-from profiling.whole_file import whole_file
+from profiling.tables import whole_file
 
 if TYPE_CHECKING:
     import pandas as pd

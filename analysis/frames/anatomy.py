@@ -19,10 +19,9 @@ from analysis.frames.divide import EVER, Activities, Intervals
 from analysis.frames.kernel_sums import note_left_out
 from analysis.frames.matching import WAITS, Account, Matched, Unmatched, account_of, match, waits_by_cause
 from analysis.frames.steps import ALL, Counted, counted_steps, in_steps
-from analysis.frames.study import Source, Study, reading
+from analysis.frames.study import Source, Study, in_threads, reading
 from profiling import schemas, tables
 from profiling.attribution.messages import ONE_OF_SEVERAL, kind_of
-from profiling.workers import in_threads
 
 _STAGES = ("load_ns", "forward_ns", "backward_ns", "update_ns")
 # What the process group of a collective is told by.

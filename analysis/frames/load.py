@@ -25,7 +25,7 @@ from profiling.readers import pyprof
 from profiling.tables import rank_directory
 from profiling.tools import recognise, tool
 from profiling.traced_job import JOB, read_job
-from profiling.traces.units import files_of, is_unfinished
+from profiling.traces import files_of, is_unfinished
 
 _RESULTS = Path("results")  # where sweeps leave theirs, unless --out says another folder
 _RANKS = "rank_[0-9][0-9][0-9][0-9]*/"  # the folders of ranks (profiling.tables)

@@ -98,6 +98,30 @@ def at_least(least: float, kind: type = float) -> Callable[[str], Any]:
     return number
 
 
+def size(text: str) -> float:
+    """The number in ``1.28e6x90``: samples, times epochs."""
+    return math.prod(at_least(1)(factor) for factor in text.split("x"))
+
+
+def hours(text: str) -> float:
+    """The number in ``24h`` or ``24``."""
+    return float(at_least(0)(text.removesuffix("h")))
+
+
+# The flags of a plan, which the report takes, too.
+PLAN: dict[str, dict[str, Any]] = {
+    "--images": {"type": size, "metavar": "N[xEPOCHS]", "help": "images of the training"},
+    "--tokens": {"type": size, "metavar": "N[xEPOCHS]", "help": "tokens of the training"},
+    "--within": {"type": hours, "metavar": "HOURS", "help": "maximum duration [unlimited]"},
+}
+
+
+def given_plan(arguments: argparse.Namespace) -> dict[str, float]:
+    """Those of :data:`PLAN` that were given, as arguments of :func:`analysis.prediction.plan.plan`."""
+    flags = {name: getattr(arguments, name) for name in ("images", "tokens", "within")}
+    return {name: value for name, value in flags.items() if value is not None}
+
+
 class Command:
     """The ``main`` of a command: called with its words, it answers and returns the exit code.
 

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from analysis import estimates
 from analysis.frames.study import Source, Study, reading
-from analysis.statistics import estimates
 from jobs.run import STEPS_BEFORE_GRAPH
 from profiling import tables
 from profiling.attribution.batch_times import slow_head

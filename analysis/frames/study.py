@@ -5,11 +5,12 @@ What was loaded never changes. Damaged tables are found only when they are read,
 caught in this one place, and the run is removed from :attr:`Study.sources`.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -18,10 +19,10 @@ import duckdb
 from jobs.run import Run
 from jobs.run_fields import as_text, fields_of, own_names, parse_id
 from jobs.store import Calibration, Manifest, State
-from profiling import database
 from profiling.attribution.batch_times import WHOLE
 from profiling.errors import UserError
 from profiling.findings import Finding, Side, lines
+from profiling.process import cores
 from profiling.traced_job import TracedJob
 
 if TYPE_CHECKING:
@@ -145,6 +146,39 @@ def reading(source: Source) -> Iterator[None]:
         raise Unusable(source, f"a table is damaged or truncated ({str(error).splitlines()[0]})") from None
 
 
+_Item = TypeVar("_Item")
+_Answer = TypeVar("_Answer")
+
+
+def in_threads(function: Callable[[_Item], _Answer], items: Iterable[_Item]) -> Iterator[_Answer]:
+    """``function`` of each item, in order, some at a time in threads: for work that Python's lock lets go."""
+    waiting: deque[Future[_Answer]] = deque()
+    with ThreadPoolExecutor(cores()) as pool:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > cores():  # so that no more results than that are in memory
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect()
+
+
+def connect() -> duckdb.DuckDBPyConnection:
+    """A connection to the one database, whose temporary tables and views are its own; create no others."""
+    # A database of its own for each would take 17 ms each time, longer than many a question.
+    connection = _database().cursor()
+    try:
+        connection.execute("select 1").fetchall()
+    except duckdb.FatalException:  # an error within DuckDB has closed the database for all
+        _database.cache_clear()
+        connection = _database().cursor()
+    return connection
+
+
 FailureKind = State | Literal["excluded"]
 BOTH: Side = "both"
 
@@ -171,8 +205,6 @@ def in_counts(failures: Sequence[Failure], what: str = "runs") -> str:
 
 # What the figures of a source are of.
 A_STEP, RECORDING = "a step", "the whole recording"
-
-_Answer = TypeVar("_Answer")
 
 
 @dataclass(eq=False)
@@ -285,9 +317,9 @@ class Study:
         return kept[key]  # type: ignore[no-any-return]
 
     @cached_property
-    def connection(self) -> "duckdb.DuckDBPyConnection":
+    def connection(self) -> duckdb.DuckDBPyConnection:
         """A DuckDB connection of this study's own."""
-        return database.connect()
+        return connect()
 
     def note(self, code: str, source: Source | str | None = None, side: Side = "", **data: object) -> None:
         """Add a finding, once; on a run, if one is given.

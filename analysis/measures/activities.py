@@ -18,14 +18,15 @@ from analysis.display.numbers import in_order
 from analysis.display.output import Answer, Part
 from analysis.frames.kernel_sums import BY, has_kernels
 from analysis.frames.measure import measure
-from analysis.frames.study import NOT_OF_POINT, Source, Study, reading
-from profiling import database, tables, tools
+from analysis.frames.study import NOT_OF_POINT, Source, Study, connect, reading
+from profiling import tables, tools
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.readers.files import read_head
 from profiling.readers.printed import DURATION, ON_DEVICE
-from profiling.traces.units import files_of
+from profiling.readers.pyprof import read_table
+from profiling.traces import files_of
 
 GPU, CPU, CALLS, RANGES = "GPU activities", "CPU operators", "API calls", "ranges"
 _TYPES = (GPU, CPU, CALLS, RANGES)
@@ -67,7 +68,7 @@ _PRINTED = {"gpus", "batch", "time_pct", "time_s", "calls", "kernel"}
 
 def of_kernels(kernels: pa.Table | Sequence[Path], by: Sequence[str] = ()) -> pd.DataFrame:
     """The activities of a ``kernels`` table (or of Parquet files), largest first; by rank, step: of each."""
-    connection = database.connect()
+    connection = connect()
     sql = f"""
 select {"".join(f"{BY[name]} as {name}, " for name in by)} coalesce(device >= 0, true) as on_gpu,
     coalesce(name::varchar, '(without a name)') as name, "class"::varchar as "class", count(*) as calls,
@@ -182,8 +183,9 @@ def activities_of(study: Study, by: Sequence[str] = ()) -> pd.DataFrame:
 
     def of_source(source: Source) -> pd.DataFrame:
         with reading(source):
-            read = tools.read(source.path, "pyprof").tables if source.kind == "pyprof" else None
-            return of_kernels(read["kernels"] if read else source.tables("kernels"), by)
+            if source.kind != "pyprof":
+                return of_kernels(source.tables("kernels"), by)
+            return of_kernels(read_table(source.path, connection=study.connection).tables["kernels"], by)
 
     found = study.each(filter(has_kernels, study.sources), of_source)
     frames = [rows.assign(run=source.id) for source, rows in found]

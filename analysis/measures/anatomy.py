@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis import estimates
 from analysis.display.metrics import IN_RUN, OF_A_RUN, RANK, STEP, Metric, columns, fields, names_of, telling
 from analysis.display.numbers import digits, in_order
 from analysis.display.output import Answer, Part
@@ -20,7 +21,6 @@ from analysis.frames.steps import ALL, Series, all_series, series_of_traces
 from analysis.frames.steps import STAGES as STAGES_OF_STEPS
 from analysis.frames.study import A_STEP, RECORDING, Study
 from analysis.measures import tau
-from analysis.statistics import estimates
 from jobs.run_fields import ID_FIELDS
 
 # Stage -> how tables and meanings call it.

@@ -17,9 +17,8 @@ import pandas as pd
 
 from analysis.display.metrics import NODE, Metric, filled, records
 from analysis.display.output import Answer, Part
+from analysis.estimates import SEED, SIGNIFICANCE
 from analysis.frames.measure import measure
-from analysis.statistics.estimates import SEED
-from analysis.statistics.two_samples import SIGNIFICANCE
 from jobs import store
 from jobs.store import Check, CheckedRank
 from profiling.errors import UserError

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis import estimates
 from analysis.display import output
 from analysis.display.metrics import IN_RUN, JOB, NOMINAL, Metric, fields, names_of
 from analysis.display.numbers import probability
@@ -25,7 +26,6 @@ from analysis.measures.kernels import OTHER_CALLS, effects
 from analysis.measures.kernels import figures as kernel_figures
 from analysis.measures.points import POINT_FIELDS, point_names, points_of_runs
 from analysis.measures.traced import ALIKE, in_common, launches_of
-from analysis.statistics import estimates, two_samples
 from jobs.run_fields import FACTOR, fields_of
 from profiling.errors import UserError
 from profiling.findings import Finding
@@ -113,7 +113,7 @@ def _in_order(studies: Sequence[Study], across: Sequence[str], threshold: float)
     """Results in order: the last one's verdict, against those before it, decides."""
     rows = history(studies, across)
     is_last = rows["p_value"].notna()
-    chance = rows["p_value"] > two_samples.SIGNIFICANCE
+    chance = rows["p_value"] > estimates.SIGNIFICANCE
     verdict = np.select([chance, rows["effect_pct"] > 0], [NO_DIFFERENCE, SLOWER], FASTER)
     rows["verdict"] = pd.Series(verdict, rows.index).where(is_last)
     last = rows[is_last].assign(kind="step")
@@ -145,7 +145,7 @@ def compared(a: Study, b: Study, across: Sequence[str] = (), threshold: float = 
         metrics = [kind, *fields(str(name) for name in rows if name not in names_of(METRICS)), *figures]
         changed = rows[(rows["kind"] != "kernels") | ~rows["verdict"].isin([NO_DIFFERENCE, TOO_FEW])]
         few = rows.loc[rows["kind"] == "step", "verdict"] == TOO_FEW
-        data = {"n": int(few.sum()), "of": len(few), "least": two_samples.runs_needed(len(few))}
+        data = {"n": int(few.sum()), "of": len(few), "least": estimates.runs_needed(len(few))}
         more = [Finding("few_runs", data=data)] if few.any() and not same else []
     return Answer(
         rows, metrics, [] if same else None, title, notable=changed,
@@ -222,21 +222,22 @@ def history(studies: Sequence[Study], across: Sequence[str] = ()) -> pd.DataFram
     rows = rows.drop_duplicates(["configuration", "number"]).sort_values(["configuration", "number"])
     numbers = rows.groupby("configuration")["number"]
     rows = rows[
-        (numbers.transform("size") >= two_samples.FEWEST) & (numbers.transform("max") == len(studies) - 1)
+        (numbers.transform("size") >= estimates.FEWEST_TO_JUDGE)
+        & (numbers.transform("max") == len(studies) - 1)
     ].reset_index(drop=True)
     if rows.empty:
         raise UserError(f"no configuration has unprofiled runs in {studies[-1].path} and two results before")
     ends, changes = [], []
     for places in rows.groupby("configuration").groups.values():
         values = rows.loc[places, "step_ms"].to_numpy()
-        ends.append((places[-1], *two_samples.last(values)))
-        change = two_samples.change_point(values)
+        ends.append((places[-1], *estimates.last(values)))
+        change = estimates.change_point(values)
         changes.append((places[change.place], change.effect_pct, change.p_value))
     found = pd.DataFrame(changes, columns=["place", "change_pct", "change_p_value"]).set_index("place")
-    found["change_p_value"] = two_samples.holm(found["change_p_value"].tolist())
+    found["change_p_value"] = estimates.holm(found["change_p_value"].tolist())
     of_last = pd.DataFrame(ends, columns=["place", *_EFFECT]).set_index("place")
-    of_last["p_value"] = two_samples.holm(of_last["p_value"].tolist())
-    return rows.join([found[found["change_p_value"] <= two_samples.SIGNIFICANCE], of_last])
+    of_last["p_value"] = estimates.holm(of_last["p_value"].tolist())
+    return rows.join([found[found["change_p_value"] <= estimates.SIGNIFICANCE], of_last])
 
 
 def _of_result(study: Study) -> pd.DataFrame:
@@ -411,19 +412,19 @@ def differences(pairs: pd.DataFrame) -> pd.DataFrame:
     return rows.drop(columns=["least_p", "calls_a", "calls_b"]).reset_index(drop=True)
 
 
-def _tested(strata: Sequence[two_samples.Stratum], tests: int) -> dict[str, Any]:
+def _tested(strata: Sequence[estimates.Stratum], tests: int) -> dict[str, Any]:
     counts = [(len(of_a), len(of_b)) for of_a, of_b in strata]
     runs_a, runs_b = map(sum, zip(*counts, strict=True))
     return {
-        **dict(zip(_EFFECT, two_samples.difference(strata), strict=True)), "runs_a": runs_a, "runs_b": runs_b,
-        "least_p": tests * two_samples.least_p_value(counts),
+        **dict(zip(_EFFECT, estimates.difference(strata), strict=True)), "runs_a": runs_a, "runs_b": runs_b,
+        "least_p": tests * estimates.least_p_value(counts),
     }  # fmt: skip
 
 
 def _verdicts(rows: pd.DataFrame) -> np.ndarray:
     """The verdicts on rows of a kind, whose p are corrected for each other here."""
-    rows["p_value"] = two_samples.holm(rows["p_value"].tolist())
-    few, chance = rows["least_p"] > two_samples.SIGNIFICANCE, rows["p_value"] > two_samples.SIGNIFICANCE
+    rows["p_value"] = estimates.holm(rows["p_value"].tolist())
+    few, chance = rows["least_p"] > estimates.SIGNIFICANCE, rows["p_value"] > estimates.SIGNIFICANCE
     return np.select([few, chance, rows["effect_pct"] > 0], [TOO_FEW, NO_DIFFERENCE, SLOWER], FASTER)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from analysis import estimates
 from analysis.display.metrics import CONFIDENCE, Metric, fields, names_of
 from analysis.display.numbers import in_order
 from analysis.display.output import Answer
@@ -18,7 +19,6 @@ from analysis.frames.study import Study
 from analysis.measures.loss import Parts
 from analysis.measures.peaks import ABOVE_PCT, bounds, published_bound
 from analysis.measures.points import UNPROFILED, Run, as_columns, samples
-from analysis.statistics import estimates
 from profiling.errors import UserError
 
 METRICS = (

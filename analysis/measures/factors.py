@@ -16,12 +16,12 @@ import pandas as pd
 from analysis.display.metrics import CONFIDENCE, Metric, names_of
 from analysis.display.numbers import probability
 from analysis.display.output import Answer
+from analysis.estimates import holm
 from analysis.frames.measure import measure
 from analysis.frames.steps import all_series
 from analysis.frames.study import Study
 from analysis.measures import tau
 from analysis.measures.points import NO_SAMPLES, OWN_RUNS, POINT_FIELDS
-from analysis.statistics.two_samples import holm
 from jobs.run_fields import FACTOR, ID_FIELDS
 from profiling.errors import UserError
 

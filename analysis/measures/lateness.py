@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from analysis import estimates
 from analysis.frames import matching
 from analysis.frames.matching import WAITS, Matched, Shared
 from analysis.frames.steps import ALL, Series, in_steps
-from analysis.statistics import estimates
 
 BY_COLLECTIVES, BY_STAGES = "collectives", "stages"
 # Of a rank's own time before others can wait for it; other: of the step before, as its update.

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis import estimates
 from analysis.display.metrics import CONFIDENCE, IN_RUN, Metric, names_of
 from analysis.display.numbers import digits
 from analysis.frames.anatomy import anatomy
@@ -25,7 +26,6 @@ from analysis.frames.matching import BEHIND, CAUSES, WAITS
 from analysis.frames.study import Study
 from analysis.measures.anatomy import STAGES_SHOWN
 from analysis.measures.points import as_columns
-from analysis.statistics import estimates
 
 
 def _part(name: str, header: str, meaning: str, interval: str = "", detail: bool = True) -> Metric:

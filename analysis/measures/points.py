@@ -11,15 +11,15 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
+from analysis import estimates
 from analysis.display.metrics import records, telling
 from analysis.display.numbers import label_of
+from analysis.estimates import slower_from
 from analysis.frames.kernel_sums import COSTS, costs
 from analysis.frames.steps import Series, all_series
 from analysis.frames.study import Source, Study
 from analysis.measures.lateness import parts_of_stages
 from analysis.measures.peaks import bounds
-from analysis.statistics import estimates
-from analysis.statistics.estimates import slower_from
 from jobs.run_fields import fields_of, is_default, own_names
 from profiling.findings import Finding
 
@@ -58,7 +58,7 @@ def points_of_runs(runs: Sequence[Run], scaling: Scaling | None = None) -> pd.Da
         its runs with their steps; ``runs``: how many time it, ``timed_by``: which; ``scaling``; ``base``: the
         row of its baseline, or its own; ``images`` of a step of the job (NaN: not known); medians over runs
         of the median step, ``step_ns``, and of ``images_per_s``, of all ranks over the time of the slowest;
-        ``step`` and ``rate``, resampled (:class:`~analysis.statistics.estimates.Drawn`), with ``draw_seed``;
+        ``step`` and ``rate``, resampled (:class:`~analysis.estimates.Drawn`), with ``draw_seed``;
         ``mean_ns``, the mean step, ``tail_ns``, by how much it is longer than the median one for few long
         steps, ``slower_pct``, by how much steps are longer from one on (0: they are not), and
         ``<part>_ns``, what it is made of (:func:`~analysis.measures.lateness.parts_of_stages`).

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis import estimates
 from analysis.display.metrics import CONFIDENCE, Metric, columns, fields, filled, names_of, records, varied
 from analysis.display.numbers import OPEN, in_order, is_unusable, shown
 from analysis.display.output import Answer, Part
@@ -27,7 +28,6 @@ from analysis.measures import loss, published, tau, traced
 from analysis.measures.efficiency import USE_METRICS, check, use_of_device
 from analysis.measures.loss import BY_STAGES
 from analysis.measures.points import Scaling, as_columns, point_names, points_of, runs_of, samples
-from analysis.statistics import estimates
 from jobs.run import Run
 from jobs.run_fields import APART, ID_FIELDS, parse_id
 from profiling.errors import UserError

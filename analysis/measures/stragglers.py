@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from analysis import estimates
 from analysis.display.metrics import IN_RUN, NODE, OF_A_RUN, RANK, STEP, Metric
 from analysis.display.output import Answer
 from analysis.frames.anatomy import trace_of
@@ -32,7 +33,6 @@ from analysis.measures.lateness import (
     of_stages,
 )
 from analysis.measures.points import point_fields
-from analysis.statistics import estimates
 from jobs.run_fields import FACTOR, fields_of
 from profiling.errors import UserError
 from profiling.findings import Finding

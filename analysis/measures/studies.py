@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from analysis import estimates
 from analysis.display.metrics import IN_RUN, RANGE, Metric, columns, names_of, records
 from analysis.display.numbers import digits
 from analysis.display.output import Answer, Part
 from analysis.frames.measure import measure
 from analysis.measures import peaks
-from analysis.statistics import estimates
 from jobs import store
 from jobs.store import StudyManifest
 from profiling import tables

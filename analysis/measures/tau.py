@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
+from analysis import estimates
 from analysis.display.metrics import IN_RUN, RANK, Metric, fields, names_of, telling
 from analysis.display.numbers import in_order
 from analysis.display.output import Answer
@@ -21,7 +22,6 @@ from analysis.frames.load import no_result
 from analysis.frames.measure import measure
 from analysis.frames.study import Source, Study, Unusable
 from analysis.measures.activities import sums_of_tools
-from analysis.statistics import estimates
 from jobs.run import Run
 from jobs.run_fields import ID_FIELDS, fields_of
 from profiling.errors import UserError

@@ -29,7 +29,7 @@ from analysis.measures.critical_path import kernels_of, paths_of
 from profiling import tables
 from profiling.errors import EXIT_DONE, UserError, did_you_mean
 from profiling.findings import lines
-from profiling.whole_file import whole_file
+from profiling.tables import whole_file
 
 BATCH_COLUMNS = (
     "batch_index", "start_ns", "load_ns", "forward_ns", "backward_ns", "update_ns", "end_ns", "images",

@@ -15,12 +15,11 @@ from analysis.frames.divide import Intervals, covered, length, union
 from analysis.frames.kernel_sums import note_left_out, untimed_launches
 from analysis.frames.measure import measure
 from analysis.frames.steps import counted_steps, in_steps
-from analysis.frames.study import Source, Study, reading
+from analysis.frames.study import Source, Study, in_threads, reading
 from analysis.measures.points import points_of, runs_of
 from analysis.measures.scaled import against_base, without_unusable_intervals
 from profiling import tables
 from profiling.errors import UserError
-from profiling.workers import in_threads
 
 METRICS = (
     RANK,

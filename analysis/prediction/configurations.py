@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis import estimates
 from analysis.display.metrics import telling
 from analysis.display.numbers import label_of
 from analysis.frames.study import Study
 from analysis.measures.points import NO_SAMPLES, NOT_ALIKE, POINT_FIELDS, UNPROFILED, Scaling, points_of
 from analysis.prediction import curve
 from analysis.prediction.allreduce import Layout
-from analysis.statistics import estimates
 from jobs.run_fields import own_names
 from profiling.errors import UserError
 from profiling.findings import Finding

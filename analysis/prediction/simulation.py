@@ -35,12 +35,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis import estimates
 from analysis.display.output import parse_list
 from analysis.prediction import allreduce, configurations
 from analysis.prediction.allreduce import RESAMPLES, Cost, Layout, nonnegative
 from analysis.prediction.configurations import Configuration
 from analysis.prediction.traced_step import WIRE_BYTES, Step, Traced
-from analysis.statistics import estimates
 from profiling.errors import UserError, did_you_mean
 from profiling.findings import Finding
 

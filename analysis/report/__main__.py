@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 
 from analysis.display import output
 from analysis.frames.load import load
+from analysis.frames.measure import PLAN, given_plan
 from analysis.frames.study import Study, in_counts
-from analysis.prediction.training import FLAGS, given
 from jobs.flags import OUTPUT, make_parser
 from jobs.store import write_text
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, printable, run_command
 from profiling.findings import MOST_SHOWN
-from profiling.whole_file import file_to_write
+from profiling.tables import file_to_write
 
 if TYPE_CHECKING:
     from analysis.report.render import Page
@@ -50,7 +50,7 @@ def main() -> int:
         _write(arguments, beside(path, _FILE), build_studies(path, arguments.peaks))
         return EXIT_DONE
     (study,) = found
-    _write(arguments, beside(study.path, _FILE), build(study, given(arguments)))
+    _write(arguments, beside(study.path, _FILE), build(study, given_plan(arguments)))
     return _failed(study)
 
 
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     figures = "also write each chart as SVG; needs Chromium or Chrome"
     parser.add_argument("--figures", type=Path, metavar="FOLDER", help=figures)
     parser.add_argument("--across", metavar="FIELD,...", help="with A B: fields in which they may differ")
-    for name, settings in FLAGS.items():
+    for name, settings in PLAN.items():
         parser.add_argument(name, **settings)
     output.add_peaks_flag(parser)
     return parser
@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
 def _compare(arguments: argparse.Namespace, a: Study, b: Study) -> int:
     from analysis.report import changes
 
-    if given(arguments):
+    if given_plan(arguments):
         raise UserError("--images, --tokens and --within need one set of results")
     own = [name for study in (a, b) for name in study.own_factors]
     across = output.parse_fields(arguments.across, flag="--across", own=own)

@@ -14,8 +14,7 @@ from jobs.run import INSTALL_DALI, LOADERS, MAKE_DATA, Run, check_data
 from jobs.site import Site, network_environment
 from jobs.sweep_file import check_can_start
 from profiling.errors import UserError
-from profiling.presence import Presence, of_program
-from profiling.tools import Options, check_can_record
+from profiling.tools import Options, Presence, check_can_record, of_program
 
 
 def why_not_on(

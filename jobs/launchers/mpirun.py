@@ -19,7 +19,7 @@ from jobs.launchers.base import OnNodes
 from jobs.machine import ask, forwarded, read_allocation, read_hostfile, this_machine
 from jobs.run import Run
 from jobs.site import Site
-from profiling.presence import Presence, of_program
+from profiling.tools import Presence, of_program
 
 
 @dataclass(frozen=True)

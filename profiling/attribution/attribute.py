@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from profiling.attribution.batch_rows import BatchRows
 from profiling.attribution.batch_times import PERIOD, WHOLE, BatchTimes
-from profiling.attribution.checks import Tally
 from profiling.attribution.context import (
     LAYER_PREFIX,
     LOADING,
@@ -40,7 +39,7 @@ from profiling.attribution.events import (
 )
 from profiling.attribution.kernel_rows import KernelRows, device_rows, host_rows, synchronizations_table
 from profiling.attribution.messages import between_two
-from profiling.attribution.windows import Windows
+from profiling.attribution.windows import Tally, Windows
 from profiling.findings import Finding
 from profiling.schemas import CLASSES, DIRECTIONS, END_OF_BATCH
 from profiling.tables import Converted, as_table, collect

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, cast
 import orjson
 
 from profiling.errors import UserError
-from profiling.whole_file import refuse_pipe
+from profiling.tables import refuse_pipe
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profiling.attribution.checks import missing_ranks
+from profiling.attribution.windows import missing_ranks
 from profiling.cost.operators import element_bytes
 from profiling.errors import UserError
 from profiling.findings import Finding

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from profiling import database
 from profiling.attribution.events import coded
 from profiling.cost.classify import classify, short_name
 from profiling.errors import UserError
@@ -154,7 +153,7 @@ def read_table(
     Raises:
         UserError: not a readable Parquet file, of another kind, or empty.
     """
-    connection = database.connect() if connection is None else connection
+    connection = duckdb.connect() if connection is None else connection
     arguments = {"path": str(path)}
     try:
         have = connection.execute(

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profiling.attribution.checks import MARKED_ONCE, missing_marks
 from profiling.attribution.events import array_of, text_array
+from profiling.attribution.windows import MARKED_ONCE, missing_marks
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.markers import STAGE_EVENT, stage_of_event

@@ -26,10 +26,9 @@ from profiling.cost.operators import Inputs
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.identity import read_identity
-from profiling.presence import Presence, is_importable
 from profiling.readers import gpu_records as gpu
 from profiling.tables import write
-from profiling.tools.base import Capture, Profiler
+from profiling.tools import Capture, Presence, Profiler, is_importable
 
 if TYPE_CHECKING:
     from torch.nn import Module

@@ -13,8 +13,7 @@ import pyarrow as pa
 from profiling.findings import Finding
 from profiling.markers import nvtx_emitter
 from profiling.readers.files import NSYS_REPORT, UNKNOWN, Origin, read_head
-from profiling.tools.base import Capture, Options, Profiler, Step
-from profiling.tools.processes import run_step
+from profiling.tools import Capture, Options, Profiler, Step, run_step
 
 if TYPE_CHECKING:
     from torch.nn import Module

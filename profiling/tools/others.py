@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from profiling.readers.files import TAU_METRIC_FOLDER, TAU_THREAD_FILE, UNKNOWN, Origin
 from profiling.tables import Converted, as_table
-from profiling.tools.base import Options, Profiler, Step
+from profiling.tools import Options, Profiler, Step
 
 # What TAU must have been built with. tau_exec adds MPI of itself where there is a TAU with it, and takes a
 # serial one else; TAU built with OpenMP has no "pthread" among its tags.

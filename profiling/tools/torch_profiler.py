@@ -17,10 +17,9 @@ from profiling.attribution.context import LAYER_PREFIX
 from profiling.attribution.messages import Message
 from profiling.findings import Finding
 from profiling.identity import read_identity
-from profiling.presence import Presence, is_importable
 from profiling.readers.kineto import read_trace
 from profiling.tables import Converted, Writer
-from profiling.tools.base import Capture, Profiler
+from profiling.tools import Capture, Presence, Profiler, is_importable
 
 if TYPE_CHECKING:
     from torch.nn import Module

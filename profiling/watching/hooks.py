@@ -16,7 +16,7 @@ from itertools import islice
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from profiling.watching.facts import elements_of
+from profiling.process import elements_of
 from profiling.watching.steps import BACKWARD, EVALUATION, FORWARD, LOAD, UNKNOWN, UPDATE, Recorder
 
 if TYPE_CHECKING:

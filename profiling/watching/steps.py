@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from profiling.clocks import Clock
 from profiling.markers import Markers
-from profiling.step_clock import Clock
 
 # The kinds of segments. EVALUATION: a forward pass without gradients; STEP: what an explicit marker encloses,
 # of which only the rest is left; PAUSE: what a profiler takes to start.

@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from profiling import markers, schemas
+from profiling.clocks import open_clock
 from profiling.findings import Finding
 from profiling.markers import open_markers, set_listener
-from profiling.process_facts import process_age_ns
-from profiling.step_clock import open_clock
+from profiling.process import ModelFacts, facts_of, process_age_ns
 from profiling.tools import Capture, switch
-from profiling.watching.facts import ModelFacts, facts_of
 from profiling.watching.hooks import Hooks
 from profiling.watching.steps import (
     BACKWARD,

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from analysis.estimates import SIGNIFICANCE
 from analysis.measures.check import FEWEST, LEAST_PCT, slowness
-from analysis.statistics.two_samples import SIGNIFICANCE
 from jobs import store
 from jobs.store import Check, CheckedRank, Link, write_record
 from tests.analysis.commands import found, one_line_error, run

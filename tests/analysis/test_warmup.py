@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from analysis.display.metrics import records
+from analysis.estimates import FEWEST_FOR_WIDTH, slower_from, warmup
 from analysis.frames.load import load
 from analysis.frames.steps import ALL, Counted, counted_steps, series_of, warmup_of_traces
 from analysis.measures import anatomy, communication, kernels, traced
-from analysis.statistics.estimates import FEWEST_FOR_WIDTH, slower_from, warmup
 from benchmarks.warmup import steps
 from tests.analysis.commands import run
 from tests.analysis.frames import critical_path_rows, kernels_frame, stragglers_rows

@@ -20,9 +20,7 @@ from jobs.machine import Machine
 from jobs.run import BACKENDS, LOADERS, make_run
 from jobs.site import Mpi, check_mpi, check_site, find_site, refuse
 from profiling.errors import UserError
-from profiling.presence import Presence
-from profiling.tools import STARTED, TOOLS, cupti, tool
-from profiling.tools.base import Profiler
+from profiling.tools import STARTED, TOOLS, Presence, Profiler, cupti, tool
 from tests.analysis.commands import ROOT, run
 from tests.builders import put_programs
 from tests.jobs.scripted import HERE

@@ -5,9 +5,10 @@ from threading import Thread
 
 import pytest
 
+from profiling.readers.files import Origin
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tables import read
-from profiling.tools import Origin, open_capture, tool
+from profiling.tools import open_capture, tool
 
 torch = pytest.importorskip("torch")
 from torch.profiler import record_function  # noqa: E402

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.frames.load import load
+from profiling import traces
 from profiling.convert import Counts, convert, main
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.schemas import SCHEMAS
@@ -20,7 +21,6 @@ from profiling.tables import Writer, as_table, read
 from profiling.tools import read as read_any
 from profiling.tools import recognise
 from profiling.traced_job import read_job
-from profiling.traces import units
 from tests.analysis.commands import run
 from tests.builders import data_of
 from tests.profiling.samples import NVPROF_METRICS, NVPROF_SUMMARY, SAMPLES, VTUNE, pyprof, threads
@@ -146,7 +146,7 @@ def test_two_processes_give_the_same(alone, tmp_path):
 
 WORKERS_WITHOUT_PARENT = """
 import os, signal
-from profiling.workers import in_processes
+from profiling.convert import in_processes
 with in_processes(abs, [-1, -2], 2) as futures:
     print(*(future.result() for future in futures), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -228,11 +228,11 @@ def converting(monkeypatch):
     """The names of the files that are read to be converted."""
     names = []
 
-    def noted(unit, real=units._convert):
+    def noted(unit, real=traces._convert):
         names.append(unit.path.name)
         return real(unit)
 
-    monkeypatch.setattr(units, "_convert", noted)
+    monkeypatch.setattr(traces, "_convert", noted)
     return names
 
 
@@ -306,14 +306,13 @@ def raw(tmp_path: Path) -> Path:
 # As the command, but one file does this to the process that converts it.
 COMMAND = """
 import os, signal, sys, time
-from profiling import convert
-from profiling.traces import units
-real = units._convert
+from profiling import convert, traces
+real = traces._convert
 def one(unit):
     if unit.path.name == "rank_2.json":
         {act}
     return real(unit)
-units._convert = one
+traces._convert = one
 if __name__ == "__main__":
     convert.run_command(convert.main)
 """

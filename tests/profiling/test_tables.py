@@ -1,4 +1,4 @@
-"""Tables as they are written and read, whole files, and the database of a process."""
+"""Tables as they are written and read, and whole files."""
 
 import os
 import threading
@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as stn
 
 from profiling import schemas, tables
 from profiling.errors import UserError
-from profiling.whole_file import whole_file
+from profiling.tables import whole_file
 
 KINDS = {np.int8: "images", np.int64: "start_ns", np.uint16: "rank", np.float64: "loss", bool: "attributed"}
 

@@ -22,8 +22,8 @@ from jobs.store import MANIFEST
 from profiling import schemas, tables
 from profiling.errors import UserError
 from profiling.identity import Identity, is_restarted
+from profiling.process import ModelFacts
 from profiling.watch import _live, _write_run, main, parse, prepare_folder
-from profiling.watching.facts import ModelFacts
 from profiling.watching.program import Program, hidden
 from tests.profiling.watching import PROGRAMS, ROOT, batches_of, manifest_of, report_of, watch
 

@@ -12,6 +12,7 @@ from profiling.attribution import events, windows
 from profiling.attribution.batch_times import find_period
 from profiling.convert import main
 from profiling.errors import UserError
+from profiling.readers.files import Origin
 from profiling.tables import read
 from profiling.tools import tool
 from profiling.traced_job import read_job
@@ -256,8 +257,6 @@ def test_batches_of_an_unmarked_trace_are_told_by_their_kernels_and_it_is_said(u
 
 
 def test_periods_of_real_traces_are_the_batches_that_are_marked_in_them(shared_data):
-    from profiling.tools import Origin, tool
-
     for name, batches in (("nccl_data", 3), ("resnet50_v100_dims_old_schema", 6), ("resnet_kineto", 30)):
         pieces = list(
             tool("torch").stream(shared_data / "kineto" / f"{name}.json.gz", [], Origin(batches=True))

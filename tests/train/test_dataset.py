@@ -13,13 +13,15 @@ from jobs.run import data_folder
 from profiling.errors import UserError
 from tests.analysis.commands import run
 from train import data
-from train.loaders import records
-from train.loaders.dataset import find_images, find_records, find_samples
-from train.loaders.records import (
+from train.loaders import dataset
+from train.loaders.dataset import (
     IMAGE,
     LABEL,
     decode_example,
     encode_example,
+    find_images,
+    find_records,
+    find_samples,
     index_of,
     index_path,
     read_index,
@@ -264,7 +266,7 @@ def test_an_interrupted_set_is_none_and_is_made_anew(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(records, "write_records", full_disk)
+        patched.setattr(dataset, "write_records", full_disk)
         with pytest.raises(OSError, match="No space"):
             data.make(folder, 4, 2, 0)
     assert not folder.exists()
@@ -288,9 +290,9 @@ def test_make_by_command(tmp_path):
 
 def test_index_by_command_goes_on_after_a_bad_file_and_leaves_no_half_index(own_data_set, tmp_path):
     good, cut = sorted((own_data_set / "tfrecord").glob("*.tfrecord"))
-    before = records.index_path(good).read_text()
+    before = dataset.index_path(good).read_text()
     for path in (good, cut):
-        records.index_path(path).unlink()
+        dataset.index_path(path).unlink()
     cut.write_bytes(cut.read_bytes()[:-1])
     foreign = tmp_path / "foreign"
     foreign.write_text("Dear diary, today I had no TFRecord file.")
@@ -302,5 +304,5 @@ def test_index_by_command_goes_on_after_a_bad_file_and_leaves_no_half_index(own_
     assert f"{foreign} is not" in lines[0]
     assert f"{cut} ends in" in lines[1]
     assert str(tmp_path / "none") in lines[2]
-    assert records.index_path(good).read_text() == before
-    assert not records.index_path(cut).exists() and not records.index_path(foreign).exists()
+    assert dataset.index_path(good).read_text() == before
+    assert not dataset.index_path(cut).exists() and not dataset.index_path(foreign).exists()

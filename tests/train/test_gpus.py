@@ -120,7 +120,7 @@ def test_a_process_still_joined_to_others_says_why_and_leaves_at_once():
     code = """
 import os, threading, torch.distributed as dist
 from profiling.errors import UserError
-from train.ending import run_and_leave
+from profiling.process import run_and_leave
 def main(): raise error
 for error in (UserError("no memory"), RuntimeError("a bug")):
     if not (child := os.fork()):
@@ -137,7 +137,7 @@ for error in (UserError("no memory"), RuntimeError("a bug")):
 
 def test_a_rank_that_is_done_ends_as_python_does_so_that_profilers_write(tmp_path):
     program = tmp_path / "done.py"
-    program.write_text("from train.ending import run_and_leave; run_and_leave(lambda: 0)")
+    program.write_text("from profiling.process import run_and_leave; run_and_leave(lambda: 0)")
     words = [sys.executable, "-m", "cProfile", "-o", str(tmp_path / "done.prof"), str(program)]
     subprocess.run(words, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
     assert (tmp_path / "done.prof").is_file()

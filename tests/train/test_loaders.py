@@ -19,9 +19,9 @@ from PIL import Image
 
 from jobs.run import make_run
 from profiling.errors import UserError
-from train.loaders import build_loader, dali, dataset, pytorch, records
-from train.loaders.ahead import Ahead, memory_format, normaliser
+from train.loaders import Ahead, build_loader, dali, dataset, pytorch
 from train.loaders.dataset import find_samples
+from train.loaders.pytorch import memory_format, normaliser
 
 from .conftest import IMAGES, run_of
 
@@ -60,9 +60,9 @@ def colours(tmp_path_factory) -> Path:
     for number in range(2):
         path = folder / "tfrecord" / f"part{number}"
         pictures = range(number, PICTURES, 2)
-        examples = [{records.IMAGE: encoded[i], records.LABEL: LABELS[i] + 1} for i in pictures]
-        records.write_records(path, (records.encode_example(example) for example in examples))
-        records.write_index(path)
+        examples = [{dataset.IMAGE: encoded[i], dataset.LABEL: LABELS[i] + 1} for i in pictures]
+        dataset.write_records(path, (dataset.encode_example(example) for example in examples))
+        dataset.write_index(path)
     return folder
 
 
@@ -140,7 +140,7 @@ class TestEveryLoader:
             if data_format == "images":
                 content[2:] = bytes(500)
             else:  # the data of all records, whose checksums then differ
-                for offset, size in records.read_index(records.index_path(victim))[1:]:
+                for offset, size in dataset.read_index(dataset.index_path(victim))[1:]:
                     content[offset + 12 : offset + size - 4] = bytes(size - 16)
             victim.write_bytes(content)
         with pytest.raises(UserError) as error:
@@ -156,7 +156,7 @@ def test_our_index_is_the_one_that_dalis_script_makes(data_set, tmp_path):
         theirs = tmp_path / "theirs"
         command = [sys.executable, str(script), str(path), str(theirs)]
         subprocess.run(command, check=True, capture_output=True)
-        assert records.read_index(theirs) == records.read_index(records.index_path(path))
+        assert dataset.read_index(theirs) == dataset.read_index(dataset.index_path(path))
 
 
 # --- which loader -------------------------------------------------------------------------------------

@@ -11,9 +11,19 @@ from unittest.mock import Mock
 import pytest
 
 from profiling.errors import UserError
-from train import rendezvous, torchrun
-from train.rendezvous import announce, ask, candidates, gather_at, job_name, open_store
-from train.world import World, gloo_interface, read_world
+from train import torchrun
+from train.world import (
+    World,
+    announce,
+    ask,
+    candidates,
+    gather_at,
+    gloo_interface,
+    job_name,
+    open_store,
+    read_world,
+    tell_port_to_all,
+)
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 
@@ -142,14 +152,14 @@ def test_a_rank_learns_the_port_even_if_it_asks_first():
 
 
 def test_jobs_whose_ports_are_the_same_do_not_meet(monkeypatch):
-    monkeypatch.setattr("train.rendezvous.candidates", lambda name: candidates("both"))
+    monkeypatch.setattr("train.world.candidates", lambda name: candidates("both"))
     ports = [announce(name, port, 1, soon()) for name, port in (("job-one", 1), ("job-two", 2))]
     assert ports == candidates("both")[:2]
     assert [ask(HOST, name, 1, soon()) for name in ("job-two", "job-one")] == [2, 1]
 
 
 def test_other_programs_on_the_ports_are_passed_over(monkeypatch):
-    monkeypatch.setattr(rendezvous, "_ANSWER_S", 0.5)
+    monkeypatch.setattr("train.world._ANSWER_S", 0.5)
     name = "b" * 64
     silent, chatty = (socket.create_server(("", port)) for port in candidates(name)[:2])
     with silent, chatty, ThreadPoolExecutor(1) as pool:
@@ -191,11 +201,11 @@ def test_two_jobs_at_once_have_a_store_each():
 
 def test_ranks_that_do_not_come_are_named(monkeypatch, capfd):
     world = World(0, 4, 0, 4, host=HOST, job="late")
-    monkeypatch.setattr(rendezvous, "MEETING_S", 1.0)
+    monkeypatch.setattr("train.world.MEETING_S", 1.0)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(ask, HOST, job_name(world), 2, soon())
         with pytest.raises(UserError, match=r"not started within 1 s: 2 of 4 ranks \(1, 3\)"):
-            rendezvous.tell_all(world, 4711)
+            tell_port_to_all(world, 4711)
     announce("later", 4711, 1, soon(0.1))
     said = ""
     while not said:

@@ -19,8 +19,7 @@ from jobs.run import Run
 from profiling.errors import UserError
 from train.backends import Backend
 from train.device import is_out_of_memory, pci_address
-from train.rendezvous import gather_at, open_store
-from train.world import World, check_interface, gloo_interface
+from train.world import World, check_interface, gather_at, gloo_interface, open_store
 
 MEETING_TIME = timedelta(minutes=5)  # in which the ranks of a job start
 # NCCL's watchdog aborts ranks after it; longer than any `hang_limit_s`, where the launcher keeps all stacks.

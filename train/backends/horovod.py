@@ -1,7 +1,7 @@
 """Horovod's allreduce: over NCCL between GPUs, over MPI or Gloo between CPUs.
 
 Horovod's own launcher is not needed: under mpirun the ranks connect through MPI, under any other launcher
-through Gloo, at a server that rank 0 opens (train.rendezvous).
+through Gloo, at a server that rank 0 opens (train.world).
 """
 
 import os
@@ -13,9 +13,8 @@ import torch
 from jobs.run import Run
 from profiling.errors import UserError
 from profiling.identity import check_mpi
-from train import rendezvous
 from train.backends import Backend
-from train.world import World, check_interface
+from train.world import World, check_interface, find_port, tell_port
 
 _MPI_LAUNCHERS = ("Open MPI", "MPICH", "MVAPICH")
 _BY_MPI = ("PMIX_RANK", "PMI_RANK")  # srun has set MPI up: --mpi=pmix or pmi2
@@ -118,7 +117,7 @@ def meet(world: World, hvd: Any) -> Any:
         return None
     server, port = _serve(world) if world.rank == 0 else (None, 0)
     if world.rank and world.size > 1:
-        port = rendezvous.find(world)
+        port = find_port(world)
     # As horovodrun tells its ranks of themselves.
     os.environ |= {
         "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo",
@@ -149,7 +148,7 @@ def _serve(world: World) -> tuple[Any, int]:
     ]  # fmt: skip
     server.init(places)
     if world.size > 1:
-        rendezvous.tell(world, port)
+        tell_port(world, port)
     return server, port
 
 

@@ -12,9 +12,8 @@ import torch
 
 from jobs.run import INSTALL_DALI, LOADERS, Run
 from profiling.errors import UserError
-from profiling.workers import cores
-from train.loaders import Batch, Loader, records
-from train.loaders.ahead import Ahead
+from profiling.process import cores
+from train.loaders import Ahead, Batch, Loader, dataset
 from train.loaders.dataset import CROP_AREA, CROP_ASPECT, MEAN, STD, Sample, data_seed, find_samples
 
 _HOPPER = (9, 0)
@@ -154,15 +153,15 @@ def _reader(samples: Sequence[Sample], seed: int, scratch: Path) -> tuple[Any, A
         path=[str(path) for path in files],
         index_path=[str(index) for index in indexes],
         features={
-            records.IMAGE: tfrecord.FixedLenFeature((), tfrecord.string, ""),
-            records.LABEL: tfrecord.FixedLenFeature([1], tfrecord.int64, -1),
+            dataset.IMAGE: tfrecord.FixedLenFeature((), tfrecord.string, ""),
+            dataset.LABEL: tfrecord.FixedLenFeature([1], tfrecord.int64, -1),
         },
         random_shuffle=True,
         initial_fill=min(len(samples), _SHUFFLE_BUFFER),
         name="reader",
     )
     # ImageNet's labels start at 1 in TFRecord files.
-    return record[records.IMAGE], fn.cast(record[records.LABEL], dtype=types.INT32) - 1
+    return record[dataset.IMAGE], fn.cast(record[dataset.LABEL], dtype=types.INT32) - 1
 
 
 def _dali(name: str = "") -> Any:

@@ -1,4 +1,4 @@
-"""PyTorch's own loader: torchvision v2 transforms in DataLoader workers.
+"""PyTorch's own loader (torchvision v2 transforms in DataLoader workers), and one random batch for ever.
 
 For a GPU, workers leave pixels as bytes in pinned memory; the next batch is copied to the GPU and normalised
 there, one step ahead.
@@ -7,7 +7,7 @@ there, one step ahead.
 import io
 import multiprocessing
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -16,10 +16,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from jobs.run import Run
 from profiling.errors import UserError
-from train.loaders import Batch, Loader
-from train.loaders.ahead import Ahead, normaliser
+from train.loaders import Ahead, Batch, Loader
 from train.loaders.dataset import CROP_AREA, CROP_ASPECT, MEAN, STD, Sample, data_seed, find_samples
-from train.models import import_torchvision
+from train.models import CLASSES, import_torchvision
 
 
 class Images(Dataset):
@@ -125,6 +124,40 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> LoaderBatches:
-    """The PyTorch loader of a rank, or UserError."""
+def normaliser(run: Run, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What makes of uint8 images (N, 3, H, W) what the model takes, on ``device``, as torchvision does."""
+    layout = memory_format(run)
+    mean, std = (255 * torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (MEAN, STD))
+    scale = 1 / std
+
+    def normalise(images: torch.Tensor) -> torch.Tensor:
+        # Bytes change their layout at a quarter of the cost.
+        return torch.sub(images.contiguous(memory_format=layout), mean).mul_(scale)
+
+    return normalise
+
+
+def memory_format(run: Run) -> torch.memory_format:
+    """The layout in which the model of a run takes images."""
+    return torch.channels_last if run.channels_last else torch.contiguous_format
+
+
+class Synthetic(Loader):
+    """One random batch, created once on the device, for ever: the upper limit for every other loader."""
+
+    def __init__(self, run: Run, rank: int, device: torch.device) -> None:
+        generator = torch.Generator().manual_seed(data_seed(run, rank))
+        size = (run.rank_batch, 3, run.image_size, run.image_size)
+        images = torch.randn(size, generator=generator).to(device)
+        self._images = images.contiguous(memory_format=memory_format(run))
+        self._labels = torch.randint(CLASSES, (run.rank_batch,), generator=generator).to(device)
+
+    def __next__(self) -> Batch:
+        return self._images, self._labels
+
+
+def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> Loader:
+    """A loader of PyTorch's for a rank, or UserError; ranks differ in its seed."""
+    if run.loader == "synthetic":
+        return Synthetic(run, rank, device)
     return LoaderBatches(run, rank, device, find_samples(run, rank, world_size))

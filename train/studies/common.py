@@ -17,9 +17,9 @@ from jobs.flags import add_format_flags, make_parser, print_answer
 from jobs.store import StudyManifest
 from profiling import schemas, tables
 from profiling.arguments import count, whole
+from profiling.clocks import open_clock
 from profiling.errors import UserError
 from profiling.findings import Finding
-from profiling.step_clock import open_clock
 from train.device import is_out_of_memory
 
 # Of a repetition: the first takes nothing, each other what the one before it returned.

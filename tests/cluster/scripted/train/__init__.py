@@ -1,6 +1,6 @@
 """Stands in for the project's ``train`` (PYTHONPATH puts it first): ranks that train nothing.
 
-How ranks meet is the project's own (``train.rendezvous``, ``train.world``): what is not here is found there.
+How ranks meet is the project's own (``train.world``): what is not here is found there.
 """
 
 from pathlib import Path

@@ -10,8 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "stand_ins"))
 
 from torch.distributed import PrefixStore  # the stand-in's
 
-from train.rendezvous import gather_at, open_store
-from train.world import read_world
+from train.world import gather_at, open_store, read_world
 
 
 def meet() -> Callable[[str], list[str]]:

@@ -1,11 +1,16 @@
-"""A tool's clock is set to that of the rank's batches: planted shifts are found, within the residual."""
+"""A tool's clock is set to that of the rank's batches, by planted shifts; a device's clock keeps time."""
+
+import time
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 
+from profiling.clocks import DeviceClock, align, open_clock, set_clock
 from profiling.schemas import BACKWARD, END_OF_BATCH, FORWARD, UPDATE
 from profiling.tables import as_table, read, write
-from profiling.tool_clock import align, set_clock
+from train.loop import INSTANTS
 
 MS = 1_000_000
 START = 1_790_000_000 * 10**9
@@ -133,3 +138,91 @@ def test_collectives_of_a_tool_without_batches_get_theirs(tmp_path):
     rows = [(-1, at, at + 15 * MS, "communication", "none", -1) for at in begun]
     assert set_clock(lay(tmp_path, own_kernels=kernels(rows)), "horovod") == []
     assert read(tmp_path, "kernels")["batch_index"].to_pylist() == [None, *range(COUNT)]
+
+
+# --- stage times, on the clock where the stages run ----------------------------------------------------
+
+
+class FakeDevice:
+    """A device's timing at its narrowest: elapsed times are 32-bit milliseconds, as those of CUDA events."""
+
+    def __init__(self) -> None:
+        self.now_ns, self.waits, self.events, self.recorded = 0, 0, 0, 0
+
+    def event(self) -> "FakeEvent":
+        self.events += 1
+        return FakeEvent(self)
+
+    def synchronize(self) -> None:
+        self.waits += 1
+
+
+class FakeEvent:
+    def __init__(self, device: FakeDevice) -> None:
+        self.device, self.synchronize = device, device.synchronize
+
+    def record(self) -> None:
+        self.at_ns, self.number = self.device.now_ns, self.device.recorded
+        self.device.recorded += 1
+
+    def query(self) -> bool:
+        """The device is 200 events behind."""
+        return self.number + 200 < self.device.recorded
+
+    def elapsed_time(self, later: "FakeEvent") -> float:
+        return float(np.float32((later.at_ns - self.at_ns) / 1e6))
+
+
+def test_a_clock_of_one_gpu_ticks_in_its_stream_whichever_gpu_is_the_current_one(monkeypatch):
+    waited, streams = Mock(), []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            self.elapsed_time = lambda later: 1.0
+
+        def record(self, stream: str) -> None:
+            streams.append(stream)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index=0: f"of GPU {index}")
+    monkeypatch.setattr(torch.cuda, "synchronize", waited)
+    clock = open_clock("cuda", 1)
+    clock.start()
+    clock.tick()
+    assert len(clock.instants_ns()) == 1
+    assert set(streams) == {"of GPU 1"} and {call.args for call in waited.call_args_list} == {(1,)}
+
+
+@pytest.mark.parametrize("ppm", [0, 30, -80])
+def test_a_device_whose_clock_drifts_is_set_to_the_hosts_at_both_ends(ppm):
+    device, truth = FakeDevice(), []
+    clock = DeviceClock(device.event, device.synchronize, lambda: round(device.now_ns * (1 + ppm * 1e-6)))
+    clock.start()
+    for _ in range(100 * INSTANTS):
+        device.now_ns += 100_000_000
+        clock.tick()
+        truth.append(device.now_ns * (1 + ppm * 1e-6))
+    instants = clock.instants_ns()
+    # A minute at 30 ppm would be 1.8 ms.
+    assert np.abs((instants - instants[0]) - (np.array(truth) - truth[0])).max() < 20_000
+
+
+@pytest.mark.parametrize("a_step", [8, 64, 0])
+def test_device_instants_keep_their_precision_over_a_long_run_and_the_loop_never_waits(a_step):
+    """With steps that settle, events are used again, and none is read that is not over."""
+    device, truth, generator = FakeDevice(), [], np.random.default_rng(0)
+    clock = DeviceClock(device.event, device.synchronize)
+    clock.start()
+    for number in range(2000 * INSTANTS):
+        device.now_ns += int(generator.integers(1_000, 40_000_000))
+        clock.tick()
+        truth.append(device.now_ns)
+        if a_step and number % a_step == a_step - 1:
+            clock.settle()
+    assert device.waits == 2 and (not a_step or device.events < 700)
+    instants = clock.instants_ns()
+    drift = (instants - instants[0]) - (np.array(truth) - truth[0])
+    assert device.now_ns > 100e9  # so long that one elapsed time from the start would lose microseconds
+    assert np.abs(np.diff(drift)).max() <= 2  # a stage is right to 2 ns
+    assert abs(drift[-1]) < 20_000
+    assert instants[0] == pytest.approx(time.time_ns(), abs=60e9)

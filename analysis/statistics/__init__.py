@@ -1,1 +1,0 @@
-"""Statistics: estimates, their intervals, and tests."""

@@ -1,1 +1,0 @@
-"""Convert traces to jobs: the files to convert, the tables of their ranks, and which ranks form a job."""
