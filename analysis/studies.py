@@ -2,8 +2,7 @@
 
     python -m analysis.studies results/studies/layers-cpu-20260101T120000.000
 
-python -m train.studies.capacity, layers, order and gemm end with this output; this command prints it again.
-docs/studies.md explains how each quantity is measured.
+The commands python -m train.studies.* end with this output; docs/studies.md explains each quantity.
 """
 
 import argparse

@@ -1,10 +1,12 @@
 """Load the results of single-node studies, and give the rows, tables and verdict of each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis import estimates
@@ -21,6 +23,7 @@ from profiling.findings import Finding
 from profiling.schemas import PASSES, SPLIT_STEP
 
 CASE = ["case", "device"]
+Spent = Mapping[tuple[str, str], np.ndarray]  # by case and device
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,12 @@ class Result:
     def findings(self) -> Sequence[Finding]:
         return self.manifest.findings
 
-    def frame(self, metrics: Sequence[Metric], **timed: pd.DataFrame) -> pd.DataFrame:
+    def frame(self, metrics: Sequence[Metric], **timed: Spent) -> pd.DataFrame:
         """A row a (case, device), in the order in which they were measured, with its figures.
 
         All columns of ``metrics`` are there; NaN: not known. A figure that was taken several times is their
-        mean, beside the lowest and highest. ``timed``: of metrics, values by repetition and case
-        (:meth:`spent_ms`), whose medians are given with their intervals.
+        mean, beside the lowest and highest. ``timed``: of metrics, values by case (:meth:`spent_ms`), whose
+        medians are given with their intervals.
         """
         every = pd.concat([self.quantities[CASE], self.durations[CASE]]).drop_duplicates()
         cases = pd.MultiIndex.from_frame(every)
@@ -54,39 +57,40 @@ class Result:
         for metric in metrics:
             name = metric.name
             if name in timed:
-                values = timed[name].reindex(columns=cases)
-                medians = [estimates.median_in_run(values[case].dropna().to_numpy()) for case in cases]
+                medians = [estimates.median_in_run(timed[name].get(case, np.array([]))) for case in cases]
                 rows = rows.join(pd.DataFrame(medians, cases, metric.names))
             elif metric.interval == RANGE and name in rows:
                 rows[metric.names[1]], rows[metric.names[2]] = low[name], high[name]
         rows = rows.reset_index()
         return rows.reindex(columns=list(dict.fromkeys([*rows, *names_of(metrics)])))
 
-    def spent_ms(self, *stages: str) -> pd.DataFrame:
-        """Time of stages together: a row a repetition, a column a case that has all of them."""
+    def spent_ms(self, *stages: str) -> Spent:
+        """Time of stages together, in the order of repetitions, of each case that has all of them."""
         wide = self.durations.pivot_table("duration_ns", ["repetition", *CASE], "stage", "first")
-        return wide.reindex(columns=list(stages)).sum(axis=1, skipna=False).dropna().unstack(CASE) / 1e6
+        total = wide.reindex(columns=list(stages)).sum(axis=1, skipna=False).dropna().sort_index() / 1e6
+        return {(str(case), str(device)): ms.to_numpy() for (case, device), ms in total.groupby(CASE)}
 
 
-def is_study(path: Path) -> bool:
-    """Whether a folder is a study's result."""
-    return (path / store.MANIFEST).is_file() and (path / "quantities.parquet").is_file()
+def folders_of(path: Path) -> list[Path]:
+    """The studies' results in ``path``, by name: itself, or folders in it."""
+    every = [path, *sorted(path.iterdir())] if path.is_dir() else []
+    files = (store.MANIFEST, "quantities.parquet")
+    found = [one for one in every if all((one / file).is_file() for file in files)]
+    return found[:1] if path in found else found
 
 
 def load(path: Path, own_peaks: Path | None = None) -> list[Result]:
-    """The results in ``path``, of one study or of several, by name; UserError: there is none, or damaged."""
-    inside = sorted(path.iterdir()) if path.is_dir() else []
-    folders = [path] if is_study(path) else [folder for folder in inside if is_study(folder)]
-    if not folders:
-        raise UserError(f"{path} holds no study; run one, e.g. python -m train.studies.layers")
+    """The results in ``path``, of one study or of several; UserError: there is none, or damaged."""
     results = []
-    for folder in folders:
+    for folder in folders_of(path):
         manifest = store.read_record(folder / store.MANIFEST, StudyManifest)
         durations, quantities = (
             tables.read(folder, name).to_pandas().astype({"case": str, "device": str})
             for name in ("durations", "quantities")
         )
         results.append(Result(folder, manifest, durations, quantities, own_peaks))
+    if not results:
+        raise UserError(f"{path} holds no study; run one, e.g. python -m train.studies.layers")
     return results
 
 
@@ -97,18 +101,12 @@ def timing(manifest: StudyManifest) -> str:
 # --- columns ------------------------------------------------------------------------------------------
 
 _MIB, _GIGA = 1 << 20, 1e9
+_count = partial(Metric, places=0)
+_whether = partial(Metric, show=lambda value: "yes" if value else "no", text=True)
 
 
 def _size(name: str, meaning: str, header: str, unit: float = _MIB) -> Metric:
     return Metric(name, meaning, header, show=lambda value: digits(value / unit))
-
-
-def _count(name: str, meaning: str, header: str = "", **more: Any) -> Metric:
-    return Metric(name, meaning, header, show=lambda value: str(int(value)), **more)
-
-
-def _whether(name: str, meaning: str, header: str = "") -> Metric:
-    return Metric(name, meaning, header, show=lambda value: "yes" if value else "no", text=True)
 
 
 def _timed(name: str, meaning: str, header: str = "", unit: str = "ms", interval: str = IN_RUN) -> Metric:
@@ -117,8 +115,7 @@ def _timed(name: str, meaning: str, header: str = "", unit: str = "ms", interval
 
 
 _DEVICE = Metric("device", "where", text=True, key=True)
-_FORWARD = _timed("forward", "duration of the forward pass, median over repetitions")
-_BACKWARD = _timed("backward", "duration of the backward pass, median over repetitions")
+_PASSES = [_timed(stage, f"duration of the {stage} pass, median over repetitions") for stage in PASSES]
 _SAME = (
     _whether("same_output", "whether the outputs agree", "same\noutput"),
     Metric("largest_difference", "largest difference of the outputs", table=False),
@@ -230,17 +227,13 @@ _OF_A_STAGE = (
     _size("bytes", "bytes of tensors read and written, by the same formulas", "GB", _GIGA),
     Metric("tflops_per_s", "FLOPs divided by duration", "TFLOP/s"),
     Metric("gb_per_s", "bytes divided by duration", "GB/s"),
-    Metric("intensity_flop_per_byte", "FLOPs divided by bytes", "FLOP\nper byte"),
-    Metric("bound", "compute or bandwidth: the roof that limits it", "bound by", text=True),
-    Metric("roof_pct", "achieved share of the roof, with the datasheet's peaks", "of the\ndatasheet's %"),
-    Metric("roof_of_measured_pct", "the same, with peaks measured just before", "of the roof\n%"),
+    *peaks.METRICS,
 )
 _LAYERS = (
     Metric("layer", "layer of torch.nn", text=True, key=True),
     Metric("input", "shape of the input", text=True),
     replace(_DEVICE, key=False, table=False),
-    _FORWARD,
-    _BACKWARD,
+    *_PASSES,
     _size("peak_memory_bytes", "peak memory of both passes, gradients included", "peak\nMiB"),
     _size("retained_memory_bytes", "memory that the forward pass keeps, output included", "retained\nMiB"),
     Metric("idle_power_w", "power before the study starts", table=False),
@@ -271,23 +264,19 @@ def _costs(result: Result) -> Answer:
     bound = bound.reindex(rows["device"]).set_axis(rows.index)
     stages = []
     for stage in PASSES:
-        flops, moved, ms = (rows[f"{stage}_{name}"] for name in ("flops", "bytes", "ms"))
-        work = pd.DataFrame({"flops": flops, "bytes": moved, "ns": 1e6 * ms})
-        rates = {"tflops_per_s": flops / ms / 1e9, "gb_per_s": moved / ms / 1e6}
-        place = peaks.place(work, bound).assign(flops=flops, bytes=moved, **rates)
-        for name, values in place.items():
-            rows[f"{stage}_{name}"] = values
-        stages.append(rows[["layer"]].assign(stage=stage).join(place))
+        flops, moved, ns = rows[f"{stage}_flops"], rows[f"{stage}_bytes"], 1e6 * rows[f"{stage}_ms"]
+        work = pd.DataFrame({"flops": flops, "bytes": moved, "ns": ns})
+        place = work.join(peaks.place(work, bound)).assign(tflops_per_s=flops / ns / 1e3, gb_per_s=moved / ns)
+        rows = rows.assign(**place.add_prefix(f"{stage}_"))
+        stages.append(place.assign(layer=rows["layer"], stage=stage))
     by_stage = pd.concat(stages).sort_index(kind="stable")  # stages of a layer below each other
     shown = (_LAYERS[0], Metric("stage", "forward or backward", text=True, key=True), *_OF_A_STAGE)
     both = measured[(measured["flops_per_s"] > 0) & (measured["bytes_per_s"] > 0)]
     roofs = (both["flops_per_s"] / 1e12).map(digits) + " TFLOP/s and "
     roofs += (both["bytes_per_s"] / _GIGA).map(digits) + " GB/s on " + both.index
     caption = f"Measured peaks (fp32): {'; '.join(roofs)}." if len(both) else ""
-    parts = [
-        _timed_part(f"Layers on {_devices(rows)}", rows, _LAYERS, result),
-        Part("Their rooflines", by_stage, shown, caption),
-    ]
+    roofline = Part("Their rooflines", by_stage, shown, caption)
+    parts = [_timed_part(f"Layers on {_devices(rows)}", rows, _LAYERS, result), roofline]
     share = by_stage["roof_pct"].fillna(by_stage["roof_of_measured_pct"]).astype(float)
     verdict = _above_peak(share, by_stage["layer"] + " " + by_stage["stage"], by_stage["bound"] + " roof's")
     return Answer(rows, _LAYERS, parts, verdict=verdict)
@@ -314,8 +303,7 @@ _ORDER = (
     _count("image_size", "height and width, in pixels", "pixels"),
     _size("activation_memory_bytes", "memory of activations that autograd keeps", "activations\nMiB"),
     _size("peak_memory_bytes", "peak memory", "peak\nMiB"),
-    _FORWARD,
-    _BACKWARD,
+    *_PASSES,
     _timed("step", "both", "both\nms"),
     Metric("time_ratio", "step duration relative to the usual order", "relative\nto usual", IN_RUN, places=3),
     *_SAME,
@@ -325,9 +313,9 @@ _ORDER = (
 def _orders(result: Result) -> Answer:
     """A row a device and order, the usual one first."""
     spent = result.spent_ms(*PASSES)
-    usual = spent[[(_USUAL, device) for _, device in spent]].set_axis(spent.columns, axis=1)
+    ratio = {(case, device): ms / spent[_USUAL, device] for (case, device), ms in spent.items()}
     stages = {f"{stage}_ms": result.spent_ms(stage) for stage in PASSES}
-    rows = result.frame(_ORDER, **stages, step_ms=spent, time_ratio=spent / usual)
+    rows = result.frame(_ORDER, **stages, step_ms=spent, time_ratio=ratio)
     rows = rows.assign(order=rows["case"], same_output=rows["same_output"] == 1)
     rows["model"] = result.manifest.settings.get("model")
     rows = rows.sort_values("order", key=lambda order: order != _USUAL).sort_values("device", kind="stable")
@@ -360,15 +348,12 @@ _GEMM = (
 def _products(result: Result) -> Answer:
     """A row a device, size and way; the speedup stands beside the merged product."""
     spent = result.spent_ms("forward")
-    merged = spent[[(case, device) for case, device in spent if case.endswith("merged")]]
-    separate = spent[[(case.replace("merged", "separate"), device) for case, device in merged]]
-    speedup = separate.set_axis(merged.columns, axis=1) / merged
+    merged = {key: ms for key, ms in spent.items() if key[0].endswith("merged")}
+    speedup = {key: spent[key[0].replace("merged", "separate"), key[1]] / ms for key, ms in merged.items()}
     rows = result.frame(_GEMM, time_ms=spent, speedup=speedup)
     peak = rows["device"].map(rows[rows["case"] == _PEAKS].set_index("device")["flops_per_s"])
     rows = rows.assign(
         way=rows["case"].str.rpartition(" ")[2],
-        inputs=rows["inputs"].fillna(rows["hidden"]),  # older results do not have it
-        time_steps=rows["steps"],
         flops_per_s=rows["flops"] / rows["time_ms"] * 1e3,
         peak_pct=1e5 * rows["flops"] / rows["time_ms"] / peak,
         time_at_peak_ms=1e3 * rows["flops"] / peak,
@@ -382,27 +367,19 @@ def _products(result: Result) -> Answer:
     return Answer(rows, _GEMM, [part], verdict=_compared(compared, "speedup", names) + above)
 
 
-class Kind(NamedTuple):
-    """A kind of study: its question, its columns and its answer."""
-
-    question: str
-    metrics: Sequence[Metric]
-    answer: Callable[[Result], Answer]
-
-
+# Of each study its question, its answer and the columns of this.
 STUDIES = {
-    "capacity": Kind("Which network fits in memory?", _CAPACITY, _capacity),
-    "layers": Kind("What does a layer cost?", _LAYERS, _costs),
-    "order": Kind("Does the order matter?", _ORDER, _orders),
-    "gemm": Kind("Separate or merged small matrix products?", _GEMM, _products),
+    "capacity": ("Which network fits in memory?", _capacity, _CAPACITY),
+    "layers": ("What does a layer cost?", _costs, _LAYERS),
+    "order": ("Does the order matter?", _orders, _ORDER),
+    "gemm": ("Separate or merged small matrix products?", _products, _GEMM),
 }
-COLUMNS = {f"{name}:": study.metrics for name, study in STUDIES.items()}
 
 
-@measure(COLUMNS)
+@measure({f"{name}:": columns for name, (_, _, columns) in STUDIES.items()})
 def studies(result: Any) -> Answer:
-    """The answer of a study; UserError if this release does not know it."""
-    name = result.manifest.study
-    if name not in STUDIES:
+    """The answer of a study, with its question as title; UserError if this release does not know it."""
+    if (name := result.manifest.study) not in STUDIES:
         raise UserError(f"{result.path}: unknown study {name!r}{did_you_mean(name, STUDIES)}")
-    return STUDIES[name].answer(result)
+    question, answer, _ = STUDIES[name]
+    return replace(answer(result), title=question)

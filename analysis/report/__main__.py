@@ -35,10 +35,11 @@ _FILE = "report.html"
 def main() -> int:
     arguments = _parser().parse_args()
     # Pandas, and all that is drawn: not for the help.
-    from analysis.report.build import build, build_studies, holds_studies
+    from analysis.measures.studies import folders_of
+    from analysis.report.build import build, build_studies
 
     path: Path = arguments.path[0]
-    of_studies = len(arguments.path) == 1 and holds_studies(path)
+    of_studies = len(arguments.path) == 1 and bool(folders_of(path))
     if len(arguments.path) > 2:
         raise UserError(f"{len(arguments.path)} sets of results: give one, or two to compare")
     found = [] if of_studies else [load(one, arguments.peaks) for one in arguments.path]

@@ -194,13 +194,6 @@ def facts_of(path: Path, manifests: Sequence[Facts], jobs: Sequence[TracedJob] =
     return [(name, ", ".join(values)) for name, values in facts.items()]
 
 
-def holds_studies(path: Path) -> bool:
-    """Whether a folder is a study's result, or holds such folders."""
-    return path.is_dir() and (
-        studies.is_study(path) or any(studies.is_study(folder) for folder in path.iterdir())
-    )
-
-
 def build_studies(path: Path, own_peaks: Path | None = None) -> Page:
     """The page of the studies in ``path``; UserError: one is damaged, or of a study that is not known."""
     results = studies.load(path, own_peaks)
@@ -230,6 +223,5 @@ def build_studies(path: Path, own_peaks: Path | None = None) -> Page:
 def _of_study(id: str, result: studies.Result, content: Answer) -> Section:
     """A study's section; its tables are the terminal's."""
     notes = lines([*content.verdict, *result.findings])
-    heading = studies.STUDIES[result.manifest.study].question
     charts = study_charts(id, result.manifest.study, pd.DataFrame(content.rows))
-    return Section(studies.timing(result.manifest), charts, content.parts or (), notes, id, heading)
+    return Section(studies.timing(result.manifest), charts, content.parts or (), notes, id, content.title)

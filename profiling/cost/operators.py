@@ -76,11 +76,11 @@ def parse_inputs(dims: Any, types: Any, strides: Any = None, concrete: Any = Non
     for position, size in enumerate(dims):
         kind = types[position] if position < len(types) and isinstance(types[position], str) else ""
         if _are_sizes(size) and element_bytes(kind):
-            single.append(_tensor(size, strides[position], element_bytes(kind) or usual))
+            single.append(tensor_of(size, strides[position], element_bytes(kind) or usual))
         else:
             single.append(None)
             if isinstance(size, list) and size and all(_are_sizes(one) for one in size):
-                lists.append(tuple(_tensor(one, None, usual) for one in size))
+                lists.append(tuple(tensor_of(one, None, usual) for one in size))
     values = (
         tuple(_literal(value) if isinstance(value, str) else value for value in concrete)
         if isinstance(concrete, list)
@@ -98,7 +98,8 @@ def _are_sizes(value: Any) -> bool:
     )
 
 
-def _tensor(sizes: list[int], strides: Any, element: int) -> Tensor:
+def tensor_of(sizes: list[int], strides: Any, element: int) -> Tensor:
+    """A tensor by its sizes, strides (None: not known) and bytes an element."""
     distinct = sizes
     if isinstance(strides, list) and len(strides) == len(sizes):
         distinct = [size for size, stride in zip(sizes, strides, strict=True) if stride != 0]

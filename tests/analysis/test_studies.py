@@ -60,7 +60,7 @@ def test_the_command_and_the_report(tmp_path):
     assert "RAPL" in told.err
     layers(tmp_path / "studies" / "two")
     page = pages.build_studies(tmp_path / "studies")
-    assert [section.heading for section in page.sections] == [studies.STUDIES["layers"].question] * 2
+    assert [section.heading for section in page.sections] == ["What does a layer cost?"] * 2
     assert "RAPL" in render(page)
     several = run("analysis.studies", tmp_path / "studies")
     assert several.code == 2 and "(one, two)" in several.err
@@ -130,7 +130,8 @@ def gemm(directory, merged_ms=2.0, repetitions=10, peak=None):
     recorder = study("gemm", directory, repetitions=repetitions)
     for way, ms, products in (("separate", 3.0, 64), ("merged", merged_ms, 16)):
         recorder.case(f"512 {way}", "cpu", {"forward": np.full(repetitions, round(ms * 1e6))})
-        figures = {"hidden": 512, "batch": 64, "gates": 4, "steps": 16, "products": products, "flops": 4e9}
+        figures = {"hidden": 512, "inputs": 512, "batch": 64, "gates": 4, "time_steps": 16, "flops": 4e9}
+        figures["products"] = products
         for name, value in {**figures, "same_output": 1, "largest_difference": 0}.items():
             recorder.quantity(f"512 {way}", "cpu", name, value)
     if peak:

@@ -18,6 +18,7 @@ from train.studies.layers import LAYERS, specs_of
 
 pytestmark = pytest.mark.long
 TINY = ("--device", "cpu", "--repetitions", "4")
+USUAL = [text.format(batch=256, size=224) for text in LAYERS]
 
 
 @pytest.fixture
@@ -178,8 +179,8 @@ def test_the_devices_of_a_study(monkeypatch):
 
 
 def test_a_spec_comes_back_as_it_was_written():
-    for text in [*LAYERS, "Conv2d(3, 64, (7, 3), stride=2)@256,3,224,224"]:
-        assert str(layers.parse(text)) == text
+    for text in [*USUAL, "Conv2d(3, 64, (7, 3), stride=2)@256,3,224,224"]:
+        assert layers.parse(text).case == text
 
 
 @pytest.mark.parametrize(
@@ -209,7 +210,7 @@ def test_the_usual_layers_are_sized():
     flags.add_argument("--layer", action="append")
     small = flags.parse_args(["--batch", "2", "--image-size", "32"])
     assert [spec.shape for spec in specs_of(small, "cpu")] == [(2, 3, 32, 32)] * 3 + [(2, 25088)]
-    assert [str(spec) for spec in specs_of(flags.parse_args([]), "cuda")] == list(LAYERS)
+    assert [spec.case for spec in specs_of(flags.parse_args([]), "cuda")] == USUAL
     assert {spec.shape[0] for spec in specs_of(flags.parse_args([]), "cpu")} == {16}
     with pytest.raises(UserError, match="says the shape of its input"):
         specs_of(flags.parse_args(["--layer", "ReLU()@3", "--batch", "2"]), "cpu")
@@ -288,11 +289,10 @@ def test_two_small_networks_tell_how_many_layers_fill_a_device(tmp_path, monkeyp
 def test_stages_are_the_networks_layers():
     assert [capacity.proportion(layers, 1, 1) for layers in (1, 123, 124)] == [(0, 1), (61, 62), (62, 62)]
     assert capacity.proportion(12, 3, 1) == (9, 3) and capacity.proportion(5, 0, 8) == (0, 5)
-    facts = {"batch": 1, "image_size": 8, "device": "cpu", "memory_limit": None, "warmup": 0,
-             "repetitions": 1, "threads": 1, "seed": 0, "answer": "answer"}  # fmt: skip
 
     def built(part):
-        return capacity.build(capacity.Task(convolutions=part[0], linears=part[1], **facts))
+        task = argparse.Namespace(convolutions=part[0], linears=part[1], image_size=8)
+        return capacity.build(task)
 
     whole, *halves = (
         [type(layer).__name__ for layer in built(part)] for part in ((2, 3), *capacity.stages_of((2, 3), 3))

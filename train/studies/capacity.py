@@ -11,6 +11,7 @@ memory the kernel limits (--memory-limit, which includes the interpreter).
 """
 
 import argparse
+import json
 import math
 import re
 import resource
@@ -20,6 +21,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
@@ -50,12 +52,13 @@ TRY = "--try"  # the first word of a try's own process, before its task
 # MiB and more back to the kernel, so that what counts against a limit is what is in use.
 ENVIRONMENT = {"GOMP_SPINCOUNT": "10000", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
 Network = tuple[int, int]  # convolutions, linear layers
+Task = argparse.Namespace  # a try's flags, its network, and which stage of how many it is
 _Tried = TypeVar("_Tried")
 
 
 def main() -> int:
     if sys.argv[1:2] == [TRY]:
-        return attempt(Task.model_validate_json(sys.argv[2]))
+        return attempt(argparse.Namespace(**json.loads(sys.argv[2])))
     parser = common.study_parser("capacity", __doc__)
     add = parser.add_argument
     add("--convolutions", type=whole, metavar="N", default=8, help="convolutions to start with [8]")
@@ -93,11 +96,9 @@ def main() -> int:
 
 def size(text: str) -> int:
     """``2GiB``, ``512 MB`` as bytes."""
-    try:
+    with suppress(ValidationError):
         if limit := TypeAdapter(ByteSize).validate_python(text):
             return int(limit)
-    except ValidationError:
-        pass
     raise argparse.ArgumentTypeError(f"{text!r} is not a size; use e.g. 2GiB or 512MiB")
 
 
@@ -107,25 +108,6 @@ def network_of(text: str) -> Network:
     if not match or not 0 < int(match[1]) + int(match[2]) <= MOST_LAYERS:
         raise argparse.ArgumentTypeError(f"{text!r} is no network; use e.g. 18+19")
     return int(match[1]), int(match[2])
-
-
-class Task(BaseModel):
-    """Train a network, as stage ``rank`` of ``stages``."""
-
-    convolutions: int  # which come first
-    linears: int
-    batch: int
-    image_size: int
-    device: str
-    memory_limit: int | None  # bytes; None: what the device has
-    warmup: int
-    repetitions: int
-    threads: int | None
-    seed: int
-    answer: Path
-    rank: int = 0
-    stages: int = 1
-    meeting: str = ""  # the file by which two stages find each other
 
 
 class Attempt(BaseModel):
@@ -156,10 +138,7 @@ class Capacity:
 
     def grow(self) -> Network:
         """The smallest network of the flags' proportion that does not fit in one device."""
-
-        def of(layers: int) -> Network:
-            return proportion(layers, self.flags.convolutions, self.flags.linears)
-
+        of = partial(proportion, convolutions=self.flags.convolutions, linears=self.flags.linears)
         start = min(self.flags.convolutions + self.flags.linears, MOST_LAYERS // 2)
         if self.fits(of(start)) and self.fits(of(2 * start)):
             # Memory grows with the layers: extrapolate from two networks.
@@ -170,8 +149,7 @@ class Capacity:
         below, above = boundary(lambda layers: self.fits(of(layers)), start)
         if below == 0:
             raise UserError(
-                "not even one layer fits in the device; give a larger --memory-limit, or a smaller --batch "
-                "or --image-size"
+                "not one layer fits; give a larger --memory-limit or smaller --batch, --image-size"
             )
         if above > MOST_LAYERS:
             raise UserError(f"{below} layers still fit; give a larger --batch or a smaller --memory-limit")
@@ -205,20 +183,20 @@ class Capacity:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="try-", dir=directory.absolute()) as folder:
             tasks = [
-                Task.model_validate({
-                    **vars(flags), "convolutions": convolutions, "linears": linears, "stages": len(stages),
+                {
+                    **vars(flags), "convolutions": part[0], "linears": part[1], "stages": len(stages),
                     "rank": rank, "device": "cpu" if self.names[0] == "cpu" else f"cuda:{rank}",
                     "answer": f"{folder}/{rank}.json", "meeting": f"{folder}/meeting",
-                })
-                for rank, (convolutions, linears) in enumerate(stages)
+                }
+                for rank, part in enumerate(stages)
             ]  # fmt: skip
             command = [sys.executable, "-m", "train.studies.capacity", TRY]
-            processes = [Process([*command, task.model_dump_json()], ENVIRONMENT) for task in tasks]
+            processes = [Process([*command, json.dumps(task, default=str)], ENVIRONMENT) for task in tasks]
             log = directory / store.LOG
             before = log.stat().st_size if log.exists() else 0
             ended = run_processes(processes, log, Limits(TRY_S))
             printed = log.read_bytes()[before:].decode("utf-8", "replace")
-            paths = [task.answer for task in tasks]
+            paths = [Path(task["answer"]) for task in tasks]
             texts = [path.read_bytes() if path.exists() else None for path in paths]
         answers = [Attempt.model_validate_json(text) if text else None for text in texts]
         base = max((answer.base for answer in answers if answer and answer.base >= answer.limit), default=0)
@@ -229,18 +207,15 @@ class Capacity:
             )
         return judged(answers, ended, printed)
 
-    def record(
-        self, network: Network, place: int | None, sides: list[Attempt], chosen: bool | None = None
-    ) -> None:
-        stages = stages_of(network, place)
-        for rank, (side, (convolutions, linears)) in enumerate(zip(sides, stages, strict=True)):
+    def record(self, network: Network, place: int | None, sides: list[Attempt], chosen: bool = False) -> None:
+        for rank, (side, part) in enumerate(zip(sides, stages_of(network, place), strict=True)):
             case, device = "{}+{}".format(*network), self.names[rank]
             if place is not None:
                 case, device = f"{case} split after {place}", f"{device}, device {rank}"
                 self.study.quantity(case, device, "chosen", chosen)
             self.study.quantity(case, device, "fits", side.fits, side.reason)
             self.study.case(
-                case, device, side.durations_ns, convolutions=convolutions, linears=linears,
+                case, device, side.durations_ns, convolutions=part[0], linears=part[1],
                 limit_bytes=side.limit or None, base_bytes=side.base or None,
                 peak_memory_bytes=side.peak or None,
                 held_bytes=side.held if side.fits else side.held or None,
@@ -283,12 +258,10 @@ def boundary(fits: Callable[[int], bool], start: int) -> tuple[int, int]:
     return below, above
 
 
-def balance(
-    attempt: Callable[[int], tuple[_Tried, float]], last: int
-) -> tuple[int | None, dict[int, _Tried]]:
+def balance(two: Callable[[int], tuple[_Tried, float]], last: int) -> tuple[int | None, dict[int, _Tried]]:
     """The place from 1 to ``last`` where two sides differ least, by bisection, and what was tried.
 
-    ``attempt`` gives a result, and the excess of the first side over the second (which grows with the place):
+    ``two`` gives a result, and the excess of the first side over the second (which grows with the place):
     inf where the first does not fit, -inf where the second does not, NaN where neither.
     """
     low, high = 1, last
@@ -296,7 +269,7 @@ def balance(
     finite: dict[int, float] = {}
     while low <= high:
         place = (low + high) // 2
-        tried[place], excess = attempt(place)
+        tried[place], excess = two(place)
         if math.isfinite(excess):
             finite[place] = abs(excess)
         if math.isnan(excess):
@@ -317,9 +290,8 @@ def judged(answers: list[Attempt | None], ended: Ended, printed: str) -> list[At
     if None in answers and not wanting and not killed and not says_out_of_memory(printed):
         raise UserError(f"a try {ended.reason or f'ended with exit code {ended.exit_code}'}: {line[:200]}")
     died = Attempt(fits=False, reason="killed (SIGKILL)" if killed else line[:160])
-    left = Attempt(fits=True)
     return [
-        answer or (left if wanting or ended.process not in (None, rank) else died)
+        answer or (Attempt(fits=True) if wanting or ended.process not in (None, rank) else died)
         for rank, answer in enumerate(answers)
     ]
 
@@ -328,10 +300,10 @@ def judged(answers: list[Attempt | None], ended: Ended, printed: str) -> list[At
 
 
 def attempt(task: Task) -> int:
-    """Whether it fits, as exit code; the rest is the task's answer.
+    """Whether a network fits, as exit code; the rest is written as the task's answer.
 
     The limit is enforced by the kernel on a CPU (RLIMIT_DATA: private writable memory), by PyTorch's
-    allocator on a GPU.
+    allocator on a GPU. Two stages meet by a file.
     """
     common.prepare(task.threads, task.seed)
     device = torch.device(task.device)
@@ -341,7 +313,14 @@ def attempt(task: Task) -> int:
     layers = nn.Sequential(nn.Conv2d(2, 2, 3), nn.Linear(6, 6), nn.Linear(6, 6)).to(device)
     layers(torch.ones(1, 2, 8, 8, device=device)).sum().backward()
     if task.stages > 1:
-        _meet(task, device)
+        distributed.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo", init_method=f"file://{task.meeting}",
+            rank=task.rank, world_size=task.stages, timeout=timedelta(seconds=PEER_S),
+        )  # fmt: skip
+        # A message each way makes the connection and its buffers.
+        both = [distributed.send, distributed.recv]
+        for move in both if task.rank == 0 else reversed(both):
+            move(torch.zeros(1, device=device), 1 - task.rank)
     answer = Attempt(fits=False)
     answer.base, answer.limit = _limited(device, task.memory_limit or 0)
     if answer.base < answer.limit:
@@ -363,23 +342,8 @@ def attempt(task: Task) -> int:
     if device.type == "cpu":  # memory for writing the answer
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
-    store.write_record(task.answer, answer)
+    store.write_record(Path(task.answer), answer)
     return EXIT_DONE if answer.fits else EXIT_FAILED
-
-
-def _meet(task: Task, device: torch.device) -> None:
-    """Join the other stage; a message each way makes the connection and its buffers."""
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    distributed.init_process_group(
-        backend, init_method=f"file://{task.meeting}", rank=task.rank, world_size=task.stages,
-        timeout=timedelta(seconds=PEER_S),
-    )  # fmt: skip
-    message = torch.zeros(1, device=device)
-    for sender in range(task.stages):
-        if task.rank == sender:
-            distributed.send(message, 1 - sender)
-        else:
-            distributed.recv(message, sender)
 
 
 def _limited(device: torch.device, limit: int) -> tuple[int, int]:

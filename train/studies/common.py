@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 
 from jobs import machine, store
 from jobs.flags import add_format_flags, make_parser, print_answer
@@ -24,9 +25,6 @@ from train.device import is_out_of_memory
 
 # Of a repetition: the first takes nothing, each other what the one before it returned.
 Stages = Sequence[Callable[..., Any]]
-
-
-# --- flags --------------------------------------------------------------------------------------------
 
 
 def study_parser(study: str, description: str | None) -> argparse.ArgumentParser:
@@ -61,9 +59,6 @@ def prepare(threads: int | None, seed: int) -> None:
     torch.manual_seed(seed)
 
 
-# --- the result ---------------------------------------------------------------------------------------
-
-
 class Study:
     """A study: its flags and devices (:func:`devices`), and what it has measured so far."""
 
@@ -88,12 +83,10 @@ class Study:
         figure = None if value is None else float(value)
         self._rows["quantities"].append((case, device, quantity, figure, note))
 
-    def case(
-        self, case: str, device: str, durations_ns: Mapping[str, Iterable[int]], **figures: float | None
-    ) -> None:
-        """The durations of a case's stages, in ns in the order of repetitions, and figures by their names."""
-        for stage, durations in durations_ns.items():
-            self._rows["durations"] += [(case, device, stage, n, int(ns)) for n, ns in enumerate(durations)]
+    def case(self, case: str, device: str, ns: Mapping[str, Iterable[int]], **figures: float | None) -> None:
+        """Durations of a case's stages, ns in the order of repetitions, and figures by their names."""
+        for stage, spent in ns.items():
+            self._rows["durations"] += [(case, device, stage, n, int(one)) for n, one in enumerate(spent)]
         for name, value in figures.items():
             self.quantity(case, device, name, value)
 
@@ -105,14 +98,13 @@ class Study:
     @contextmanager
     def within_memory(self, case: str) -> Iterator[None]:
         """Make a lack of memory a finding, and leave no half a result."""
-        before = {name: len(rows) for name, rows in self._rows.items()}
+        before = {name: list(rows) for name, rows in self._rows.items()}
         try:
             yield
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            for name, rows in self._rows.items():
-                del rows[before[name] :]
+            self._rows = before
             self.find("case_out_of_memory", case=case)
 
     def write(self) -> None:
@@ -134,9 +126,6 @@ class Study:
         self.write()
         print(self.directory, file=sys.stderr, flush=True)
         print_answer("analysis.studies", self.directory, self.flags)
-
-
-# --- timing -------------------------------------------------------------------------------------------
 
 
 def time_cases(
@@ -179,7 +168,8 @@ class Passes:
     def __init__(
         self, module: torch.nn.Module, data: torch.Tensor, loss: Callable[[Any], torch.Tensor] | None = None
     ) -> None:
-        self.module, self.data, self._loss = module, data, loss or first_of
+        # Of several values, as recurrent layers give them, the first.
+        self.module, self.data, self._loss = module, data, loss or (lambda result: tree_leaves(result)[0])
         self.gradient = None if loss else torch.randn_like(self.forward())
 
     def forward(self) -> torch.Tensor:
@@ -199,20 +189,6 @@ class Passes:
         self.backward(self.forward())
         if self.data.is_cuda:
             torch.cuda.synchronize()
-
-    @property
-    def stages(self) -> Stages:
-        return [self.forward, self.backward]
-
-
-def first_of(result: Any) -> Any:
-    """The first of several values, as recurrent layers give them."""
-    while isinstance(result, tuple | list) and result:
-        result = result[0]
-    return result
-
-
-# --- memory -------------------------------------------------------------------------------------------
 
 
 def peak_and_retained(passes: Passes) -> tuple[int, int]:

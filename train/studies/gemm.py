@@ -4,11 +4,10 @@
     python -m train.studies.gemm --device cpu --batch 16 --hidden 128 --hidden 512
     python -m train.studies.gemm --image-size 224    a layer that reads images row by row
 
-A recurrent layer multiplies its input by one matrix for each of its gates (an LSTM has four), at every time
-step. The products can be merged into one with the concatenated matrices: the same FLOPs and output in fewer
-calls. Each --hidden is a case: an input of shape (batch, hidden), --gates matrices of (hidden, hidden),
---steps time steps. With --image-size N the layer reads images row by row: an input is a row of 3 N values,
-and there are N steps. The default --batch is 64 on a GPU and 16 on a CPU; without --device both are measured.
+A recurrent layer multiplies its input (batch, hidden) by one matrix (hidden, hidden) for each of its --gates,
+at each of --steps; or once by the concatenated matrices: the same FLOPs and output in fewer calls. Each
+--hidden is a case. With --image-size N an input is a row of 3 N values, and there are N steps. The default
+--batch is 64 on a GPU and 16 on a CPU; without --device both are measured.
 """
 
 from collections.abc import Sequence
@@ -47,10 +46,8 @@ def main() -> None:
             with study.within_memory(f"hidden {hidden}, batch {batch} on {name}"):
                 # Of this size outputs stay near 1, whatever the layer's.
                 merged = torch.randn(gates * hidden, inputs, device=device) / inputs**0.5
-                cases = {
-                    f"{hidden} separate": [piece.clone() for piece in merged.chunk(gates)],
-                    f"{hidden} merged": [merged],
-                }
+                weights = [piece.clone() for piece in merged.chunk(gates)]
+                cases = {f"{hidden} separate": weights, f"{hidden} merged": [merged]}
                 # An input a step: none waits in a cache.
                 data = [torch.randn(batch, inputs, device=device) for _ in range(steps)]
                 one, other = (torch.cat(products(data, weights), dim=1) for weights in cases.values())
@@ -60,7 +57,7 @@ def main() -> None:
                 for case, weights in cases.items():
                     study.case(
                         case, name, timed[case], products=steps * len(weights), inputs=inputs, hidden=hidden,
-                        batch=batch, gates=gates, steps=steps,
+                        batch=batch, gates=gates, time_steps=steps,
                         flops=2.0 * batch * inputs * hidden * gates * steps,
                         # Sums in another order may differ in their last digits.
                         same_output=difference < 1e-2, largest_difference=difference,

@@ -11,7 +11,6 @@ docs/studies.md explains how each quantity is measured.
 
 import argparse
 import ast
-import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from profiling.cost.operators import Cost, Inputs, Tensor, operator_cost
+from profiling.cost.operators import Cost, Inputs, Tensor, operator_cost, tensor_of
 from profiling.errors import UserError, did_you_mean, run_command
 from profiling.schemas import PASSES
 from train import energy
@@ -30,12 +29,12 @@ from train.device import device_name
 from train.studies import common
 
 LAYERS = (
-    "ReLU()@256,3,224,224",
-    "MaxPool2d(2, 2)@256,3,224,224",
-    "Conv2d(3, 128, 3, padding=1)@256,3,224,224",
-    "Linear(25088, 4096)@256,25088",
+    "ReLU()@{batch},3,{size},{size}",
+    "MaxPool2d(2, 2)@{batch},3,{size},{size}",
+    "Conv2d(3, 128, 3, padding=1)@{batch},3,{size},{size}",
+    "Linear(25088, 4096)@{batch},25088",
 )
-BATCH_ON_CPU = 16
+BATCH, BATCH_ON_CPU, IMAGE_SIZE = 256, 16, 224
 PEAK_S = 0.3  # of measuring each peak
 METERED_S = 5.0  # of each layer, after it has settled, in energy.TIMES parts
 
@@ -57,15 +56,14 @@ def main() -> None:
     idle = power(study, "peaks", name, "idle_w", meter, lambda: time.sleep(0.02))
     study.quantity("peaks", name, "flops_per_s", gemm_rate(device, "fp32", PEAK_S), "fp32, measured")
     study.quantity("peaks", name, "bytes_per_s", copy_rate(device, PEAK_S), "a copy, measured")
-    for spec, (forward, backward) in counted.items():
-        case = str(spec)
+    for (case, make, shape), (forward, backward) in counted.items():
         with study.within_memory(f"{case} on {name}"):
             with torch.device(device):
-                passes = common.Passes(spec.make(), torch.randn(spec.shape, requires_grad=True))
-            timed = common.time_cases(device, {case: passes.stages}, PASSES, arguments)[case]
+                passes = common.Passes(make(), torch.randn(shape, requires_grad=True))
+            timed = common.time_cases(device, {case: [passes.forward, passes.backward]}, PASSES, arguments)
             peak, retained = common.peak_and_retained(passes)
             study.case(
-                case, name, timed, peak_memory_bytes=peak, retained_memory_bytes=retained,
+                case, name, timed[case], peak_memory_bytes=peak, retained_memory_bytes=retained,
                 forward_flops=forward.flops, forward_bytes=forward.bytes, backward_flops=backward.flops,
                 backward_bytes=backward.bytes,
             )  # fmt: skip
@@ -91,18 +89,12 @@ def power(
     return [(used.watts, used.seconds / used.calls) for used in metered if used.watts is not None]
 
 
-# --- layers by name -----------------------------------------------------------------------------------
-
-
 class LayerSpec(NamedTuple):
     """A layer of torch.nn, and the shape of its input."""
 
-    layer: str  # Conv2d(3, 64, 7, stride=2)
+    case: str  # Conv2d(3, 64, 7, stride=2)@256,3,224,224
     make: Callable[[], torch.nn.Module]
     shape: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{self.layer}@{','.join(map(str, self.shape))}"
 
 
 def parse(text: str) -> LayerSpec:
@@ -125,24 +117,17 @@ def parse(text: str) -> LayerSpec:
     if (name := call.func.id) not in layers:
         near = did_you_mean(name, layers, "the documentation of torch.nn")
         raise UserError(f"--layer: torch.nn has no layer {name!r}{near}")
-    return LayerSpec(ast.unparse(call), partial(layers[name], *arguments, **options), shape)
+    case = f"{ast.unparse(call)}@{','.join(map(str, shape))}"
+    return LayerSpec(case, partial(layers[name], *arguments, **options), shape)
 
 
 def specs_of(arguments: argparse.Namespace, kind: str) -> list[LayerSpec]:
     """The layers that flags ask for, on a device of this kind."""
-    if arguments.layer:
-        if arguments.batch or arguments.image_size:
-            raise UserError("--layer says the shape of its input: leave --batch and --image-size out")
-        return list({str(spec): spec for spec in map(parse, arguments.layer)}.values())
-    batch, size = arguments.batch or (BATCH_ON_CPU if kind == "cpu" else None), arguments.image_size
-    specs = []
-    for spec in map(parse, LAYERS):
-        sizes = (size, size) if size and len(spec.shape) == 4 else spec.shape[2:]
-        specs.append(spec._replace(shape=(batch or spec.shape[0], spec.shape[1], *sizes)))
-    return specs
-
-
-# --- counted FLOPs and bytes --------------------------------------------------------------------------
+    if arguments.layer and (arguments.batch or arguments.image_size):
+        raise UserError("--layer says the shape of its input: leave --batch and --image-size out")
+    batch, size = arguments.batch or (BATCH_ON_CPU if kind == "cpu" else BATCH), arguments.image_size
+    usual = [text.format(batch=batch, size=size or IMAGE_SIZE) for text in LAYERS]
+    return list({spec.case: spec for spec in map(parse, arguments.layer or usual)}.values())
 
 
 class Counter(TorchDispatchMode):
@@ -172,14 +157,14 @@ class Counter(TorchDispatchMode):
 def count(spec: LayerSpec) -> tuple[Counter, Counter]:
     """The costs of both passes of a layer, of which nothing is computed; UserError: it has none."""
     try:
-        what = f"{spec.layer} does not build"
+        what = f"{spec.case.rpartition('@')[0]} does not build"
         with torch.device("meta"):
             module = spec.make()
-            what = f"{spec} does not take its input"
+            what = f"{spec.case} does not take its input"
             passes = common.Passes(module, torch.empty(spec.shape, requires_grad=True))
         with Counter() as forward:
             output = passes.forward()
-        what = f"{spec} has no output with gradients to go backward from"
+        what = f"{spec.case} has no output with gradients to go backward from"
         with Counter() as backward:
             passes.backward(output)
     except Exception as error:  # noqa: BLE001 - the arguments are the user's, the errors any layer's own
@@ -190,23 +175,19 @@ def count(spec: LayerSpec) -> tuple[Counter, Counter]:
 
 def _inputs(args: Sequence[Any]) -> Inputs:
     """An operator's arguments: tensors, lists of tensors, and plain values."""
-    tensors, lists, values = [], [], []
-    for value in args:
-        several = isinstance(value, list | tuple)
-        of_tensors = several and bool(value) and all(isinstance(item, torch.Tensor) for item in value)
-        if of_tensors:
-            lists.append(tuple(map(_tensor, value)))
-        tensor = _tensor(value) if isinstance(value, torch.Tensor) else None
-        tensors.append(tensor)
-        values.append(None if tensor or of_tensors else list(value) if several else value)
-    return Inputs(tuple(tensors), tuple(lists), tuple(values))
 
+    def recorded(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return tensor_of(list(value.shape), list(value.stride()), value.element_size())
+        return list(map(recorded, value)) if isinstance(value, list | tuple) else value
 
-def _tensor(tensor: torch.Tensor) -> Tensor:
-    # As profiling.cost.operators has it: elements that stand still in memory (stride 0) are read once.
-    sizes = zip(tensor.shape, tensor.stride(), strict=True)
-    elements = math.prod(size if stride else 1 for size, stride in sizes)
-    return Tensor(tuple(tensor.shape), elements, tensor.element_size())
+    known = [recorded(value) for value in args]
+    lists = [v for v in known if isinstance(v, list) and v and all(isinstance(one, Tensor) for one in v)]
+    return Inputs(
+        tuple(value if isinstance(value, Tensor) else None for value in known),
+        tuple(map(tuple, lists)),
+        tuple(None if isinstance(value, Tensor) or value in lists else value for value in known),
+    )
 
 
 if __name__ == "__main__":

@@ -37,19 +37,39 @@ def main() -> None:
     parser = common.study_parser("order", __doc__)
     parser.add_argument("--model", default="vgg16", help="a torchvision classification model [vgg16]")
     arguments = parser.parse_args()
-    image_size = arguments.image_size or IMAGE_SIZE
+    size = arguments.image_size or IMAGE_SIZE
     study = common.Study("order", arguments, both=True)
     models = in_both_orders(build_model(arguments.model, CLASSES), arguments.model)
-    batches = [study.batch(device, BATCH, BATCH_ON_CPU) for device in study.devices]
-    for batch in dict.fromkeys(batches):
-        check_images(arguments.model, image_size, batch, CLASSES)
-    for device, batch in zip(study.devices, batches, strict=True):
-        with study.within_memory(f"batch {batch} on {device_name(device)}"):
-            measure(study, models, device, batch, image_size)
+    batches = {device: study.batch(device, BATCH, BATCH_ON_CPU) for device in study.devices}
+    for batch in dict.fromkeys(batches.values()):
+        check_images(arguments.model, size, batch, CLASSES)
+    for device, batch in batches.items():
+        name = device_name(device)
+        with study.within_memory(f"batch {batch} on {name}"):
+            with torch.device(device):
+                images, labels = torch.randn(batch, 3, size, size), torch.randint(CLASSES, (batch,))
+            with torch.no_grad():  # without dropout, whose choice would differ
+                one, other = (model.to(device).eval()(images) for model in models.values())
+            difference = float((one - other).abs().max())
+            del one, other
+            loss = partial(functional.cross_entropy, target=labels)
+            steps = {case: common.Passes(model.train(), images, loss) for case, model in models.items()}
+            timed = common.time_cases(
+                device,
+                {case: [step.forward, step.backward] for case, step in steps.items()},
+                PASSES,
+                arguments,
+            )
+            weights = nn.ModuleList(models.values()).parameters()
+            known = {tensor.untyped_storage().data_ptr() for tensor in weights}
+            for case, step in steps.items():
+                peak, _ = common.peak_and_retained(step)
+                study.case(
+                    case, name, timed[case], batch=batch, image_size=size, pairs=len(pairs(models[case])),
+                    activation_memory_bytes=common.saved_bytes(step.forward, known), peak_memory_bytes=peak,
+                    same_output=difference == 0, largest_difference=difference,
+                )  # fmt: skip
     study.finish()
-
-
-# --- rewriting ----------------------------------------------------------------------------------------
 
 
 def in_both_orders(model: nn.Module, name: str) -> dict[str, fx.GraphModule]:
@@ -97,35 +117,6 @@ def put_first(model: fx.GraphModule, first: str) -> None:
         before.prepend(after)
     model.graph.lint()
     model.recompile()
-
-
-# --- measuring ----------------------------------------------------------------------------------------
-
-
-def measure(
-    study: common.Study, models: dict[str, fx.GraphModule], device: torch.device, batch: int, image_size: int
-) -> None:
-    """Durations of both passes of each order, timed in turns, and the other figures."""
-    with torch.device(device):
-        images = torch.randn(batch, 3, image_size, image_size)
-        labels = torch.randint(CLASSES, (batch,))
-    with torch.no_grad():  # without dropout, whose choice would differ
-        first, second = (model.to(device).eval()(images) for model in models.values())
-    difference = float((first - second).abs().max())
-    del first, second
-    loss = partial(functional.cross_entropy, target=labels)
-    steps = {case: common.Passes(model.train(), images, loss) for case, model in models.items()}
-    stages = {case: step.stages for case, step in steps.items()}
-    timed = common.time_cases(device, stages, PASSES, study.flags)
-    known = {tensor.untyped_storage().data_ptr() for tensor in nn.ModuleList(models.values()).parameters()}
-    for case, step in steps.items():
-        peak, _ = common.peak_and_retained(step)
-        study.case(
-            case, device_name(device), timed[case], batch=batch, image_size=image_size,
-            pairs=len(pairs(models[case])), peak_memory_bytes=peak,
-            activation_memory_bytes=common.saved_bytes(step.forward, known),
-            same_output=difference == 0, largest_difference=difference,
-        )  # fmt: skip
 
 
 if __name__ == "__main__":
