@@ -247,37 +247,32 @@ class Run(BaseModel, extra="forbid", frozen=True, strict=True, defer_build=True)
             if steps[-1].stop > self.batches:
                 needed = f"needs {steps[-1].stop} steps, batches is {self.batches}"
                 raise ValueError(f"profile_schedule {text} {needed}")
-        if self.backend == "dp":
-            if self.nodes > 1:
-                raise ValueError(f"backend dp is for one node, not {self.nodes}; use ddp")
-            if self.grad != "fp32":
-                raise ValueError(f"backend dp sums gradients in fp32, not grad {self.grad}; use ddp")
-            if self.channels_last or self.compile:
-                option = "channels_last" if self.channels_last else "compile"
-                raise ValueError(f"backend dp does not support {option}; use ddp")
-        if self.graph:
-            first = STEPS_BEFORE_GRAPH
-            if self.device == "cpu":
-                raise ValueError("graph true needs a GPU; on device cpu use graph false")
-            if self.backend in ("dp", "horovod"):
-                raise ValueError(f"graph true does not work with backend {self.backend}; use ddp or single")
-            if self.compile in ("max-autotune", "reduce-overhead"):
-                raise ValueError(f"graph true and compile {self.compile} exclude each other")
-            if self.batches <= first:
-                raise ValueError(f"graph true needs batches of {first + 1} or more (first: {first})")
-            if self.profile != "none" and self.recordings[0].start - self.profiler_warm_up < first:
-                raise ValueError(f"graph true: attribute_from must be step {first} or later")
-        if self.backend == "single" and self.world_size > 1:
-            raise ValueError(f"backend single is for one rank, not {self.world_size}; use ddp")
-        if self.backend == "horovod" and self.grad == "bf16":
-            raise ValueError("Horovod does not support bf16 gradients; use grad fp16 or backend ddp")
         if self.profile_mode != "auto":
             try:
                 check_mode(self.profile, self.profile_mode)
             except UserError as error:
                 raise ValueError(str(error)) from None
-        if self.device == "cpu" and (instead := LOADERS[self.loader].on_cpu):
-            raise ValueError(f"loader {self.loader} needs a GPU; on device cpu use {instead}")
+        first, graph, on_cpu = STEPS_BEFORE_GRAPH, self.graph, self.device == "cpu"
+        dp, horovod, single = (self.backend == name for name in ("dp", "horovod", "single"))
+        early = self.profile != "none" and self.recordings[0].start - self.profiler_warm_up < first
+        replays = self.compile in ("max-autotune", "reduce-overhead")
+        instead = LOADERS[self.loader].on_cpu
+        for wrong, text in (
+            (dp and self.nodes > 1, f"backend dp is for one node, not {self.nodes}; use ddp"),
+            (dp and self.grad != "fp32", f"backend dp sums gradients in fp32, not grad {self.grad}; use ddp"),
+            (dp and self.channels_last, "backend dp does not support channels_last; use ddp"),
+            (dp and self.compile, "backend dp does not support compile; use ddp"),
+            (graph and on_cpu, "graph true needs a GPU; on device cpu use graph false"),
+            (graph and (dp or horovod), f"graph true does not work with backend {self.backend}; use ddp"),
+            (graph and replays, f"graph true and compile {self.compile} exclude each other"),
+            (graph and self.batches <= first, f"graph true needs batches of {first + 1} or more"),
+            (graph and early, f"graph true: attribute_from must be step {first} or later"),
+            (single and self.ranks > 1, f"backend single is for one rank, not {self.ranks}; use ddp"),
+            (horovod and self.grad == "bf16", "Horovod does not support bf16 gradients; use fp16 or ddp"),
+            (on_cpu and instead, f"loader {self.loader} needs a GPU; on device cpu use {instead}"),
+        ):
+            if wrong:
+                raise ValueError(text)
         return self
 
     def __hash__(self) -> int:
