@@ -10,7 +10,7 @@ from pathlib import Path
 
 from analysis.display.metrics import FIELDS
 from analysis.frames.measure import Command
-from jobs.flags import make_parser
+from jobs.run_fields import make_parser
 from profiling.errors import run_command
 
 _HEAD = """# Columns

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from analysis.display.perfetto import FILE, MOST_KERNELS
 from analysis.frames.load import load
-from jobs.flags import OUTPUT, make_parser
+from jobs.run_fields import OUTPUT, make_parser
 from profiling.errors import run_command
 from profiling.tables import file_to_write
 

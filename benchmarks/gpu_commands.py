@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 from benchmarks.gpu_part import Part, command
-from jobs.flags import to_flags
 from jobs.run import make_run
+from jobs.run_fields import to_flags
 
 _ANSWERS = ("analysis.scaled", "analysis.kernels")
 

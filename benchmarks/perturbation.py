@@ -27,11 +27,11 @@ from benchmarks.child import RESULTS, facts, write
 from benchmarks.training import machine
 from jobs import ROOT
 from jobs.doctor import examine
-from jobs.flags import to_flags
 from jobs.launchers.base import Local
 from jobs.machine import this_machine
 from jobs.processes import Limits, run_processes
 from jobs.run import Run, has_horovod, make_run
+from jobs.run_fields import to_flags
 from profiling import tables
 from profiling.errors import EXIT_DONE, UserError, run_command
 from profiling.tools import TOOLS, Presence, tool

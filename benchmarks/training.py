@@ -28,9 +28,9 @@ import numpy as np
 import torch
 
 from benchmarks import child
-from jobs.flags import make_parser
 from jobs.machine import versions
 from jobs.run import Run, make_run
+from jobs.run_fields import make_parser
 from profiling.clocks import Clock, HostClock, open_clock
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
 from profiling.markers import Markers, nvtx_emitter, open_markers, torch_emitter

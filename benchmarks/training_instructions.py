@@ -25,8 +25,8 @@ import torch
 from benchmarks import training
 from benchmarks.child import RESULTS, facts, write
 from benchmarks.counted import between_marks, mark
-from jobs.flags import make_parser
 from jobs.run import make_run
+from jobs.run_fields import make_parser
 from profiling.clocks import open_clock
 from profiling.errors import EXIT_DONE, EXIT_FAILED, run_command
 from train import loop

@@ -29,7 +29,7 @@ import numpy as np
 
 from benchmarks.child import ROOT, facts, machine, write
 from benchmarks.counted import between_marks
-from jobs.flags import make_parser
+from jobs.run_fields import make_parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.tools import is_importable
 

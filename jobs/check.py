@@ -17,12 +17,11 @@ from pathlib import Path
 
 from jobs import store
 from jobs.failures import explain, log_tail
-from jobs.flags import add_format_flags, make_parser, print_answer, to_flags
 from jobs.launchers import LAUNCHERS
 from jobs.machine import this_machine
 from jobs.processes import Limits, run_processes, stopped_in_order
 from jobs.run import Run, make_run
-from jobs.run_fields import parse_value
+from jobs.run_fields import add_format_flags, make_parser, parse_value, print_answer, to_flags
 from jobs.site import add_site_flag, check_modules, find_site, refuse
 from profiling.arguments import count
 from profiling.errors import Unsuccessful, UserError, run_command

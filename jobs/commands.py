@@ -10,7 +10,7 @@ import sys
 from importlib import metadata
 
 from jobs import ROOT
-from jobs.flags import make_parser
+from jobs.run_fields import make_parser
 from profiling.arguments import complete, completion_is_asked
 from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 

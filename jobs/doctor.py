@@ -22,10 +22,10 @@ from rich.console import Console
 from rich.text import Text
 
 from jobs.failures import explain
-from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
 from jobs.machine import NO_AMD, TESTED, Machine, ask, check_built_for, is_tested, this_machine, versions
 from jobs.run import DALI_PACKAGE, INSTALL_DALI, LOADERS
+from jobs.run_fields import make_parser
 from jobs.site import add_site_flag, check_site
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from profiling.tools import ON_A_CPU, TOOLS, Options, Presence, tool
@@ -40,7 +40,6 @@ _LIBRARIES = (  # name, how one gets it, whether nothing works without it
     ("mpi4py", "pip install -e '.[mpi]'", False),
     ("horovod", "make horovod  (not needed for DDP)", False),
 )
-_TAU_S, _TORCH_S = 60, 300
 
 
 def examine(machine: Machine, site: str | None = None) -> list[Presence]:
@@ -84,7 +83,7 @@ def _libraries(machine: Machine) -> Iterator[Presence]:
 def _built_for() -> list[str]:
     """The GPUs that PyTorch is built for; asked in a process of its own, for it takes seconds to load."""
     command = [sys.executable, "-c", "import torch; print(*torch.cuda.get_arch_list())"]
-    return ask(command, timeout_s=_TORCH_S).stdout.split()
+    return ask(command, timeout_s=300).stdout.split()
 
 
 def _loaders(machine: Machine) -> Iterator[Presence]:
@@ -107,10 +106,8 @@ def _profilers(machine: Machine) -> Iterator[Presence]:
         if presence is None:
             continue
         oldest, newest = tool(name).oldest_gpu or (0, 0), tool(name).newest_gpu or (99, 0)
-        remedy = ""
-        if not gpu and tool(name).gpu_only:
-            remedy = f"records GPUs only; {ON_A_CPU}"
-        elif capability and not oldest <= capability <= newest:
+        remedy = f"records GPUs only; {ON_A_CPU}" if not gpu and tool(name).gpu_only else ""
+        if capability and not oldest <= capability <= newest:
             remedy = "this GPU: {}.{}; supported: {}.{} to {}.{}".format(*capability, *oldest, *newest)
         unready = presence.present and remedy
         yield replace(presence, present=False, remedy=remedy) if unready else presence
@@ -131,7 +128,7 @@ def _try_tau(arguments: Sequence[str], options: Options, environment: Mapping[st
     with tempfile.TemporaryDirectory() as folder:
         command = tool("tau").wrap([sys.executable, *arguments], Path(folder), options)
         variables = {**environment, **tool("tau").environment(Path(folder), options)}
-        ended = ask(command, variables, _TAU_S, Path(folder))
+        ended = ask(command, variables, 60, Path(folder))
         if ended.returncode:
             log = ended.stdout + ended.stderr
             return explain(ended.returncode, f"exit code {ended.returncode}", log).text
@@ -145,11 +142,12 @@ def show(checks: list[Presence]) -> None:
     for group, inside in groupby(checks, lambda check: check.group):
         console.print(group, style="bold")
         for check in inside:
-            style = "green" if check.present else "red" if check.required else "yellow"
-            sign = Text("✓" if check.present else "✗" if check.required else "–", style=style)
-            console.print(Text("  ") + sign + f" {check.name}: {check.detail}", soft_wrap=True)
-            if not check.present:
-                console.print(Text(f"      to get it: {check.remedy}"), soft_wrap=True)
+            sign, style = (
+                ("✓", "green") if check.present else ("✗", "red") if check.required else ("–", "yellow")
+            )
+            line = Text.assemble("  ", (sign, style), f" {check.name}: {check.detail}")
+            remedy = "" if check.present else f"\n      to get it: {check.remedy}"
+            console.print(line + remedy, soft_wrap=True)
 
 
 def main() -> int:

@@ -27,11 +27,10 @@ from rich.text import Text
 
 from jobs import failures, store
 from jobs.failures import Ended, Failure, Kind, explain, gather_stacks, log_tail, make_manifest
-from jobs.flags import to_flags
 from jobs.launchers.base import Launcher
 from jobs.processes import Limits, TimeIsUp, run_processes, stopped_in_order, unheard
 from jobs.run import Run
-from jobs.run_fields import ROLES, as_text, is_default
+from jobs.run_fields import ROLES, as_text, is_default, to_flags
 from jobs.store import Beat, Claim, Manifest, Owner, claim, release, this_owner
 from jobs.sweep_file import Sweep, SweepRun, command_of, name_of, ordered, unknown_fields
 from profiling import tables

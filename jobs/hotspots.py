@@ -22,12 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.execute import Execution, describe, run_sweep
-from jobs.flags import add_format_flags, make_parser, print_answer
 from jobs.launchers.base import Local
 from jobs.machine import Machine, this_machine
 from jobs.processes import stopped_in_order
 from jobs.run import Run, make_run
-from jobs.run_fields import OUTSIDE_FIELDS, parse_value
+from jobs.run_fields import OUTSIDE_FIELDS, add_format_flags, make_parser, parse_value, print_answer
 from jobs.sweep_file import Sweep, SweepRun, choose, read_sweep
 from profiling import schemas, tables
 from profiling.arguments import count

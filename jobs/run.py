@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -63,14 +63,10 @@ def has_horovod() -> bool:
 
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-if TYPE_CHECKING:
-    Profile: TypeAlias = str
-    LoaderName: TypeAlias = str
-    BackendName: TypeAlias = str
-else:  # what there is of each is said in one place
-    Profile = Literal[STARTED]
-    LoaderName = Literal[tuple(LOADERS)]
-    BackendName = Literal["auto", *BACKENDS]
+# What there is of each is said in one place.
+Profile: TypeAlias = Literal[STARTED]  # type: ignore[valid-type]
+LoaderName: TypeAlias = Literal[tuple(LOADERS)]  # type: ignore[valid-type]
+BackendName: TypeAlias = Literal["auto", *BACKENDS]  # type: ignore[valid-type]
 
 # DDP builds its buckets anew in the first steps and times ten of them, which no graph can hold.
 STEPS_BEFORE_GRAPH = 11

@@ -17,15 +17,15 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 
 from jobs import ROOT, machine
 from jobs.failures import why_no_mpi
-from jobs.flags import make_parser
 from jobs.run import LINK, Run, problems_of
+from jobs.run_fields import make_parser
 from profiling import yaml_text
 from profiling.errors import Mistakes, UserError, did_you_mean, run_command
 from profiling.tools import Presence
@@ -43,25 +43,22 @@ def _as_text(value: Any) -> Any:
     return str(value).lower() if isinstance(value, int) else value
 
 
-def _one_word(text: str) -> str:
-    if not re.fullmatch(r"\S+", text):
+def _one_word(value: Any) -> Any:
+    if isinstance(text := _as_text(value), str) and not re.fullmatch(r"\S+", text):
         raise ValueError("should be one word, without spaces")
     return text
 
 
 Text = Annotated[str, BeforeValidator(_as_text)]
-Word = Annotated[Text, AfterValidator(_one_word)]
+Word = Annotated[str, BeforeValidator(_one_word)]
 Variables = dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Text]
 
 
-if TYPE_CHECKING:
-    BatchName: TypeAlias = str
-else:
-    BatchName = Literal[("slurm", *machine.BATCH_SYSTEMS)]
+BatchName: TypeAlias = Literal["slurm", *machine.BATCH_SYSTEMS]  # type: ignore[valid-type]
 
 
-class _Part(BaseModel, extra="forbid", frozen=True):
-    pass
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Network(_Part):

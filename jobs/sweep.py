@@ -22,12 +22,12 @@ from typing import get_args
 
 from jobs import site as sites
 from jobs.execute import Execution, print_plan, run_sweep
-from jobs.flags import make_parser
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import Launcher
 from jobs.machine import cluster_name, on_compute_node
 from jobs.processes import TimeIsUp, stopped_in_order
 from jobs.run import NO_HOROVOD, check_models, has_horovod
+from jobs.run_fields import make_parser
 from jobs.store import summary_of, this_owner
 from jobs.sweep_file import Order, Sweep, choose, read_sweep, where_in
 from profiling.arguments import Parser

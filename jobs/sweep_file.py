@@ -254,8 +254,8 @@ def check_template(template: Any, given: Sequence[str]) -> None:
     known = dict.fromkeys((*given, *STARTING, *FILLING, "world_size"))
     missing = sorted(named - known.keys())
     if missing:
-        meant = {name: did_you_mean(name, known) for name in missing}
-        raise Mistakes([f"program: {{{name}}} has no values below `run:`{meant[name]}" for name in missing])
+        near_of = {name: did_you_mean(name, known) for name in missing}
+        raise Mistakes([f"program: {{{name}}} has no values below `run:`{near_of[name]}" for name in missing])
     if "data" in named and "data" not in given:
         raise UserError("program: {data} has no value: add `data:` below `run:`")
     for name in given:

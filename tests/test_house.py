@@ -24,11 +24,11 @@ MAY_IMPORT = {
     "profiling": (),
     "jobs": ("profiling",),
     "train": (
-        *("jobs.run", "jobs.flags", "jobs.store"),
+        *("jobs.run", "jobs.run_fields", "jobs.store"),
         *("jobs.by_hand", "jobs.failures", "jobs.machine", "jobs.processes"),
         "profiling",
     ),
-    "analysis": (*("jobs.run", "jobs.run_fields", "jobs.flags", "jobs.store"), "profiling"),
+    "analysis": (*("jobs.run", "jobs.run_fields", "jobs.store"), "profiling"),
 }
 # The layers of a package, each a package in it, from the bottom up: each may import those below it, none
 # those above; those in brackets are beside each other. Files beside them are commands, which import any layer

@@ -22,8 +22,8 @@ from signal import SIGTERM
 
 from jobs import by_hand
 from jobs.failures import Kind
-from jobs.flags import add_run_flags, make_parser, run_from_flags
 from jobs.run import NO_HOROVOD, Run, has_horovod, make_run
+from jobs.run_fields import add_run_flags, make_parser, run_from_flags
 from jobs.store import STACKS
 from profiling.errors import EXIT_DONE, EXIT_FAILED, Unsuccessful, UserError, reported_by_rank_0
 from profiling.identity import read_identity

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from jobs.flags import make_parser
 from jobs.run import make_run
+from jobs.run_fields import make_parser
 from jobs.store import Allreduce, Calibration, read_calibration, write_record
 from profiling.errors import UserError
 from profiling.findings import Finding

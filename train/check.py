@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from pydantic import TypeAdapter
 
-from jobs.flags import add_run_flags, make_parser, run_from_flags
 from jobs.run import Run
+from jobs.run_fields import add_run_flags, make_parser, run_from_flags
 from jobs.store import Check, CheckedRank, Link, write_record
 from profiling.process import run_and_leave
 from train.backends import Backend, open_backend

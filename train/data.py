@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from jobs.flags import make_parser
+from jobs.run_fields import make_parser
 from jobs.store import remove
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, run_command
 from train.loaders import dataset

@@ -26,8 +26,7 @@ import pyarrow.parquet as pq
 from analysis.display import metrics
 from analysis.display.metrics import FIELDS_OF_RUNS, RANKS_PER_NODE, Metric, Rows, records, telling
 from analysis.display.numbers import cell, distinct, plain
-from jobs.flags import add_format_flags, make_parser
-from jobs.run_fields import FACTOR, own_names
+from jobs.run_fields import FACTOR, add_format_flags, make_parser, own_names
 from profiling.arguments import Explain, Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, did_you_mean
 from profiling.findings import MOST_SHOWN, Finding, as_data, lines

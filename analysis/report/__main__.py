@@ -20,7 +20,7 @@ from analysis.display import output
 from analysis.frames.load import load
 from analysis.frames.measure import PLAN, given_plan
 from analysis.frames.study import Study, in_counts
-from jobs.flags import OUTPUT, make_parser
+from jobs.run_fields import OUTPUT, make_parser
 from jobs.store import write_text
 from profiling.errors import EXIT_DONE, EXIT_FAILED, UserError, printable, run_command
 from profiling.findings import MOST_SHOWN

@@ -13,9 +13,8 @@ import yaml
 from benchmarks.scripted_ranks import leave_out_calibration
 from jobs import store
 from jobs.by_hand import new_directory
-from jobs.flags import to_flags
 from jobs.run import has_horovod, make_run
-from jobs.run_fields import parse_id
+from jobs.run_fields import parse_id, to_flags
 from jobs.store import Manifest
 from tests.analysis.commands import run as run_analysis
 from tests.builders import ended_runs

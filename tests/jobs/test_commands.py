@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs import commands
-from jobs.flags import FORMATS
+from jobs.run_fields import FORMATS
 from tests.analysis.commands import one_line_error, run
 
 PACKAGES = ("jobs", "train", "profiling", "analysis")

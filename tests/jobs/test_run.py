@@ -6,19 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.flags import add_run_flags, make_parser, run_from_flags, to_flags
 from jobs.run import Run, literal_options, make_run
 from jobs.run_fields import (
     ID_FIELDS,
     OUTSIDE_FIELDS,
     ROLES,
+    add_run_flags,
     as_text,
     fields_of,
     format_id,
     in_order,
     is_own,
+    make_parser,
     parse_id,
     repetition_of,
+    run_from_flags,
+    to_flags,
 )
 from profiling.errors import UserError
 from profiling.tools import tool

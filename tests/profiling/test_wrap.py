@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.execute import Execution
-from jobs.flags import to_flags
 from jobs.launchers.base import Local
 from jobs.run import make_run
+from jobs.run_fields import to_flags
 from jobs.sweep_file import Sweep
 from profiling.errors import UserError
 from profiling.tables import as_table, write

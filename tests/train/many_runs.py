@@ -11,10 +11,10 @@ from pathlib import Path
 
 from jobs import ROOT
 from jobs.failures import Ended
-from jobs.flags import to_flags
 from jobs.launchers.base import Local
 from jobs.processes import Limits, Process, run_processes
 from jobs.run import Run
+from jobs.run_fields import to_flags
 from tests.forked import Parent
 from train import __main__ as command
 

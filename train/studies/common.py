@@ -14,7 +14,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from jobs import machine, store
-from jobs.flags import add_format_flags, make_parser, print_answer
+from jobs.run_fields import add_format_flags, make_parser, print_answer
 from jobs.store import StudyManifest
 from profiling import schemas, tables
 from profiling.arguments import count, whole

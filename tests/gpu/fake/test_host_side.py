@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from jobs.failures import explain
-from jobs.flags import to_flags
 from jobs.run import make_run
+from jobs.run_fields import to_flags
 from profiling import tables
 from tests.forked import Child, Parent
 from tests.gpu.fake.environment import HERE, LIMIT_S, SCRIPT, run, with_variables
