@@ -64,11 +64,7 @@ def main() -> int:
 
 
 def train(run: Run, world: World, out: Path | by_hand.Folder, keep_raw: bool) -> int:
-    """Train as one rank; the exit code.
-
-    Args:
-        out: of a run that was started by hand, what makes its folder: rank 0 writes its manifest.
-    """
+    """Train as one rank; the exit code. By hand, ``out`` makes the folder, and rank 0 its manifest."""
     started = datetime.now(UTC)
     # torch is imported only when the flags are right, and with the collector off: of the million objects that
     # this makes none is garbage, and looking for some takes an eighth of the time.
@@ -131,11 +127,7 @@ def recorded(folder: by_hand.Folder | None, started: datetime) -> Iterator[None]
 
 
 def in_world(run: Run, arguments: argparse.Namespace, world: World) -> Run:
-    """``run`` with the nodes and ranks that the launcher started, where the flags do not say them.
-
-    Raises:
-        UserError: the flags say another number of ranks than were started.
-    """
+    """``run`` with the nodes and ranks that the launcher started, or UserError: flags say other numbers."""
     with_size = arguments.nodes is not None or arguments.gpus_per_node is not None
     if not with_size and run.backend != "dp":
         return make_run({**run.model_dump(), "nodes": world.nodes, "gpus_per_node": world.local_size})

@@ -58,11 +58,7 @@ def picture(index: int, label: int, classes: int, seed: int) -> bytes:
 
 
 def make(folder: Path, images: int, classes: int, seed: int) -> str:
-    """Make the set in ``folder``, whole or not at all; returns what to tell the user.
-
-    Raises:
-        UserError: the folder holds something else.
-    """
+    """Make the set in ``folder``, whole or not at all, if it holds nothing else; what to tell the user."""
     description = json.dumps({"images": images, "classes": classes, "seed": seed})
     existing = folder / _DESCRIPTION
     if existing.is_file() and existing.read_text(errors="replace") == description:

@@ -46,17 +46,11 @@ class Used:
 
 @dataclass(frozen=True)
 class Counter:
-    """A counter of joules.
+    """A counter of joules."""
 
-    Attributes:
-        name: NVML, RAPL.
-        read: joules since some time in the past; NaN: it cannot be read.
-        unambiguous_s: the least time in which it wraps around.
-    """
-
-    name: str
-    read: Callable[[], float]
-    unambiguous_s: float = math.inf
+    name: str  # NVML, RAPL
+    read: Callable[[], float]  # joules since some time in the past; NaN: it cannot be read
+    unambiguous_s: float = math.inf  # the least time in which it wraps around
 
 
 class Meters:

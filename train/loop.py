@@ -36,12 +36,7 @@ class Recorded:
     losses: Sequence[float]
 
     def columns(self, rank: int, images: int, recordings: Sequence[range]) -> dict[str, Any]:
-        """The columns of the ``batches`` table (:mod:`profiling.schemas`).
-
-        Args:
-            images: of one batch.
-            recordings: the batches that a profiler recorded.
-        """
+        """The columns of table ``batches``; ``images``: of one; ``recordings``: what a profiler recorded."""
         start, forward, backward, update, updated, end = self.instants_ns.reshape(-1, INSTANTS).T
         index = np.arange(len(start))
         return {
@@ -134,9 +129,7 @@ class Precision:
         self._device = device.type
         if device.type == "cpu" and run.compute in ("tf32", "fp16"):
             raise UserError(f"compute {run.compute} needs a GPU; on a CPU use fp32 or bf16")
-        allow_tf32 = run.compute == "tf32"
-        torch.backends.cuda.matmul.allow_tf32 = allow_tf32
-        torch.backends.cudnn.allow_tf32 = allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = run.compute == "tf32"
         self.findings: list[Finding] = []
         if device.type == "cuda" and run.compute in ("tf32", "bf16"):
             # Before Ampere: tf32 is done in fp32, bf16 emulated without tensor cores.
@@ -163,11 +156,7 @@ class Precision:
 
 
 class Step:
-    """The stages of a step, issued kernel by kernel.
-
-    Attributes:
-        model: what is trained, as the backend has wrapped it.
-    """
+    """The stages of a step of ``model``, as the backend has wrapped it, issued kernel by kernel."""
 
     def __init__(
         self, run: Run, model: torch.nn.Module, optimizer: torch.optim.Optimizer, precision: Precision
@@ -205,10 +194,8 @@ class GraphedStep(Step):
     be wrapped, and all steps done, in :func:`stream_of`.
     """
 
-    def __init__(
-        self, run: Run, model: torch.nn.Module, optimizer: torch.optim.Optimizer, precision: Precision
-    ) -> None:
-        super().__init__(run, model, optimizer, precision)
+    def __init__(self, run: Run, *others: Any) -> None:
+        super().__init__(run, *others)
         self._left = run.steps_before_graph
         self._graphs: list[torch.cuda.CUDAGraph] = []
         self._batch: tuple[torch.Tensor, torch.Tensor] | None = None  # where the graphs read it

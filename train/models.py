@@ -52,11 +52,7 @@ def declare_missing_operators() -> None:
 
 
 def build_model(name: str, classes: int = CLASSES) -> "torch.nn.Module":
-    """A torchvision classification model with random weights.
-
-    Raises:
-        UserError: there is none of this name (the nearest is named), or its output is not one score a class.
-    """
+    """A torchvision classification model with random weights, or UserError, which names the nearest."""
     models = import_torchvision().models
     if name not in (names := model_names()):
         raise UserError(f"no torchvision classification model {name!r}{did_you_mean(name, names)}")

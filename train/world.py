@@ -43,27 +43,18 @@ _JOB_IDS = {
 
 @dataclass(frozen=True)
 class World:
-    """This rank's place among the ranks.
+    """This rank's place among the ranks."""
 
-    Attributes:
-        rank: 0 to ``size`` - 1 over all nodes.
-        local_rank: among the ranks of this node; the GPU it uses.
-        local_size: ranks on this node.
-        rendezvous: the ``init_method`` by which torch.distributed's ranks find each other, where the launcher
-            names the place; else they meet on ``host`` (:func:`open_store`).
-        host: where rank 0 is.
-        job: what tells this job from others on that host.
-        launcher: who started us.
-    """
-
-    rank: int = 0
+    rank: int = 0  # to ``size`` - 1 over all nodes
     size: int = 1
-    local_rank: int = 0
-    local_size: int = 1
+    local_rank: int = 0  # among the ranks of this node; the GPU it uses
+    local_size: int = 1  # ranks on this node
+    # The ``init_method`` by which torch.distributed's ranks find each other, where the launcher names the
+    # place; else they meet on ``host`` (:func:`open_store`).
     rendezvous: str = ""
-    host: str = ""
-    job: str = ""
-    launcher: str = "none"
+    host: str = ""  # where rank 0 is
+    job: str = ""  # what tells this job from others on that host
+    launcher: str = "none"  # who started us
 
     @property
     def nodes(self) -> int:
@@ -71,11 +62,7 @@ class World:
 
 
 def read_world(environment: Mapping[str, str]) -> World:
-    """The world that a launcher describes in ``environment``; one rank where there was no launcher.
-
-    Raises:
-        UserError: the variables contradict each other, or are no numbers.
-    """
+    """The world that a launcher describes, without one a single rank; UserError: what it says contradicts."""
     me = read_identity(environment)
     if me.launcher == "none":
         return World()
@@ -135,11 +122,7 @@ def gloo_interface(environment: Mapping[str, str], world: World) -> dict[str, st
 
 
 def check_interface(environment: Mapping[str, str], variable: str, network: str) -> None:
-    """Raise UserError for network interfaces in ``variable`` that this node does not have.
-
-    Args:
-        network: the run's, by which the site file names them.
-    """
+    """Raise UserError for interfaces in ``variable`` (of the run's ``network``) that this node has not."""
     here = [name for _, name in socket.if_nameindex()]
     for name in filter(None, environment.get(variable, "").split(",")):
         if name not in here:

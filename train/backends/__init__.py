@@ -106,11 +106,7 @@ def peers_lost(error: Exception) -> bool:
 
 
 def open_backend(run: Run, world: World, device: torch.device) -> Backend:
-    """The backend of a run, joined with the other ranks.
-
-    Raises:
-        UserError: the ranks do not meet.
-    """
+    """The backend of a run, joined with the other ranks; UserError: they do not meet."""
     name = run.backend
     if name == "auto":
         name = "single" if world.size == 1 else "ddp"

@@ -69,10 +69,6 @@ class Ahead(Iterator[Batch]):
 
 
 def build_loader(run: Run, rank: int, world_size: int, device: torch.device) -> Loader:
-    """The loader of a rank: its share of the data, in batches on its device.
-
-    Raises:
-        UserError: no data, a library that is not there, or no device for it.
-    """
+    """The loader of a rank: its share of the data, in batches on its device; UserError: something lacks."""
     loader: Loader = import_module(LOADERS[run.loader].module).build_loader(run, rank, world_size, device)
     return loader

@@ -56,11 +56,7 @@ class Sample:
 
 
 def find_samples(run: Run, rank: int, world_size: int) -> list[Sample]:
-    """The samples of a rank, in file order.
-
-    Raises:
-        UserError: no data, fewer samples than ranks, or an index that does not fit its file.
-    """
+    """The samples of a rank, in file order; UserError: too few, or an index that does not fit its file."""
     if run.data is None:
         raise UserError(f"loader {run.loader} needs --data DIR; {MAKE_DATA}")
     folder = data_folder(run.data, run.data_format).absolute()
@@ -109,11 +105,7 @@ def find_records(folder: Path) -> list[Sample]:
 
 
 def example_of(path: Path, offset: int, size: int) -> tuple[bytes, int]:
-    """(encoded image, label from 0) of a record; ImageNet's labels in records start at 1.
-
-    Raises:
-        UserError: there is no whole record, or it is no Example with an image and a label.
-    """
+    """(encoded image, label from 0) of a record, or UserError; ImageNet's labels in records start at 1."""
     data, where = read_record(path, offset, size), f"{path}, byte {offset}"
     try:
         features = decode_example(data)
@@ -144,11 +136,7 @@ def write_records(path: Path, records: Iterator[bytes]) -> None:
 
 
 def index_of(path: Path) -> list[tuple[int, int]]:
-    """(offset, size) of each record, with its lengths and checksums: what DALI's index says.
-
-    Raises:
-        UserError: it is no TFRecord file, or it is truncated; the message says where.
-    """
+    """(offset, size) of each record, with its lengths and checksums: what DALI's index says; or UserError."""
     entries, offset, total = [], 0, path.stat().st_size
     with path.open("rb") as file:
         while offset < total:
@@ -202,25 +190,16 @@ def read_index(index_file: Path) -> list[tuple[int, int]]:
 
 
 def read_record(path: Path, offset: int, size: int) -> bytes:
-    """The data of one record.
-
-    Raises:
-        UserError: the file does not hold it (its index is of another file, or it is cut short), or its data
-            are damaged.
-    """
+    """The data of one record; UserError: the file does not hold it, or they are damaged."""
     with path.open("rb") as file:
         file.seek(offset)
         record = file.read(size)
     if len(record) != size or _size_from_head(record[:_HEAD]) != size:
-        raise UserError(
-            f"{path} has no complete record at byte {offset}; "
-            "create its index again: python -m train.data index"
-        )
+        again = "create its index again: python -m train.data index"
+        raise UserError(f"{path} has no complete record at byte {offset}; {again}")
     data = record[_HEAD:-_TAIL]
     if record[-_TAIL:] != _masked_crc(data):
-        raise UserError(
-            f"{path}: the record at byte {offset} is damaged: its checksum is not that of its data"
-        )
+        raise UserError(f"{path}: the record at byte {offset} is damaged: not its data's checksum")
     return data
 
 
@@ -256,11 +235,7 @@ def encode_example(features: Mapping[str, bytes | int]) -> bytes:
 
 
 def decode_example(data: bytes) -> dict[str, bytes | int]:
-    """The first value of each bytes or integer feature of an Example.
-
-    Raises:
-        ValueError: the data are no Example.
-    """
+    """The first value of each bytes or integer feature of an Example, or ValueError."""
     try:
         example = _Example.FromString(data)
     except DecodeError as error:

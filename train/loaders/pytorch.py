@@ -22,25 +22,16 @@ from train.models import CLASSES, import_torchvision
 
 
 class Images(Dataset):
-    """Images, decoded and augmented: ((3, size, size), label).
-
-    Args:
-        normalised: float32, normalised; else uint8, a quarter of the bytes, for a GPU to normalise.
-    """
+    """Images, decoded and augmented: ((3, size, size), label); ``normalised``: in float32, else as uint8."""
 
     def __init__(self, samples: Sequence[Sample], size: int, normalised: bool = True) -> None:
         import_torchvision()
         from torchvision.transforms import v2
 
         self._samples = samples
-        self._transform = v2.Compose(
-            [
-                v2.ToImage(),
-                v2.RandomResizedCrop(size, scale=CROP_AREA, ratio=CROP_ASPECT, antialias=True),
-                v2.RandomHorizontalFlip(),
-                *([v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)] if normalised else []),
-            ]
-        )
+        crop = v2.RandomResizedCrop(size, scale=CROP_AREA, ratio=CROP_ASPECT, antialias=True)
+        last = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)] if normalised else []
+        self._transform = v2.Compose([v2.ToImage(), crop, v2.RandomHorizontalFlip(), *last])
 
     def __len__(self) -> int:
         return len(self._samples)
