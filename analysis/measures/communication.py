@@ -147,26 +147,29 @@ def figures(
 def limit(calls: pd.DataFrame) -> str:
     """What makes exposed transfers long: ``latency`` or ``bandwidth``; empty: both, or sizes do not tell.
 
-    A transfer takes a time for itself and one for its bytes (least squares of relative errors). ``calls``: of
-    :class:`~analysis.frames.anatomy.RunTrace`.
+    A transfer in groups of one size takes a time for itself and one for its bytes (least squares of relative
+    errors). ``calls``: of :class:`~analysis.frames.anatomy.RunTrace`.
     """
     from scipy.optimize import nnls
 
     known = calls[calls["counted"] & (calls["bytes"] > 0) & (calls["transfer_ns"] > 0)]
     known = known[known["collective"].isin(TOGETHER)]
     found = known.assign(exposed_ns=known[["exposed_ns", "transfer_ns"]].min(axis=1, skipna=False))
-    sizes = found.groupby(["collective", "bytes"], as_index=False)
+    sizes = found.groupby(["group_size", "collective", "bytes"], as_index=False)
     found = sizes.agg({"transfer_ns": "mean", "exposed_ns": "sum"})
-    size = found["bytes"] / found["bytes"].max()
-    if not size.min() <= _UNLIKE:
-        return ""
-    passes = 1.0 + (found["collective"] == "allreduce")
-    terms = np.column_stack([passes, passes * size])
-    costs, _ = nnls(terms / found[["transfer_ns"]].to_numpy(), np.ones(len(terms)))
-    of_call, of_bytes = (terms * costs).T @ (found["exposed_ns"] / (terms @ costs))
-    if of_call > _MOSTLY * (of_call + of_bytes):
+    of_call = of_bytes = 0.0
+    for _, of in found.groupby("group_size"):
+        size = of["bytes"] / of["bytes"].max()
+        if size.min() <= _UNLIKE:
+            passes = 1.0 + (of["collective"] == "allreduce")
+            terms = np.column_stack([passes, passes * size])
+            costs, _ = nnls(terms / of[["transfer_ns"]].to_numpy(), np.ones(len(terms)))
+            parts = (terms * costs).T @ (of["exposed_ns"] / (terms @ costs))
+            of_call, of_bytes = of_call + parts[0], of_bytes + parts[1]
+    exposed = found["exposed_ns"].sum()
+    if of_call > _MOSTLY * exposed:
         return "latency"
-    return "bandwidth" if of_bytes > of_call else ""
+    return "bandwidth" if of_bytes > exposed / 2 else ""
 
 
 # A process group's ranks, and those of all groups of one shape.
