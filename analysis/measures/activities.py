@@ -270,6 +270,8 @@ def activities(
     ``shares``: of communication and copies, by number of GPUs and batch size; ``field``: of logs, see
     :func:`fields_of_logs`; ``top``: so many rows of each type; ``least``: % of its time, or more.
     """
+    if shares and (top or least):
+        raise UserError("top and least choose activities; shares are of all of them")
     printed = printed_shares(study.path) if shares and study.path.is_file() else None
     if printed is None:
         rows = activities_of(study, by) if study.loaded else of_path(study, by)
