@@ -102,16 +102,13 @@ def build(study: Study, training: Mapping[str, float] | None = None) -> Page:
     )
 
 
-_NAMES = {"resnet50": "ResNet50", "resnet18": "ResNet18", "vgg16": "VGG16", "alexnet": "AlexNet"}
-
-
 def _title(study: Study) -> str:
     name = study.path.resolve().name
     if study.only_traces:
         return f"Traces of {name}"
     models = {str(source.fields.get("model") or "") for source in study.sources}
     model = models.pop() if len(models) == 1 else ""
-    return f"How {_NAMES.get(model, model) or 'training'} scales: {name}"
+    return f"How {model or 'training'} scales: {name}"
 
 
 def _subtitle(study: Study) -> str:
