@@ -213,9 +213,10 @@ TOOLS: dict[str, tuple[str, str]] = {
     "vtune": ("profiling.tools.others", "Vtune"),
     "horovod": ("profiling.tools.others", "Horovod"),
     "inspector": ("profiling.tools.others", "Inspector"),
+    "onednn": ("profiling.tools.others", "OneDnn"),
 }
-# What a sweep or a rank may name; PyProf's tables are read, but it is not started any more.
-STARTED = tuple(name for name in TOOLS if name != "pyprof")
+# What a sweep or a rank may name: of the others files are read, but they are not started.
+STARTED = tuple(name for name in TOOLS if name not in ("pyprof", "onednn"))
 
 
 @cache
