@@ -46,7 +46,7 @@ def wrapped(
     words += ["--first-batch", str(first_batch)] if first_batch else []
     words += ["--mode", mode] if mode != "auto" else []
     words += ["--kernels", kernels] if kernels else []
-    words += ["--metrics", metrics] if metrics else []
+    words += [f"--metrics={metrics}"] if metrics else []  # it may begin with a dash
     return [*words, *(["--keep-raw"] if keep_raw else []), "--", *command[1:]]
 
 
@@ -71,7 +71,7 @@ def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, ke
     variables = profiler.environment(directory, options)
     code = run_tree(command, {**os.environ, **variables, WRAPPED: name})
     check_permission(name, profiler.outputs(directory))
-    if code == 0:
+    if code == 0 and not profiler.is_read_later(options):
         findings = collect_output(name, directory, options)
         add_findings(directory.parent / _REPORT, findings)
         if not keep_raw:
@@ -122,7 +122,7 @@ def main(arguments: list[str] | None = None) -> int:
     add("--out", required=True, type=Path, metavar="DIR", help="the run's directory")
     add("--mode", default="auto", help="mode of the profiler [auto]")
     add("--kernels", default="", metavar="REGEX", help="read the counters of these kernels only [all]")
-    add("--metrics", default="", metavar="NAMES", help="counters to read [the mode's]")
+    add("--metrics", default="", metavar="NAMES", help="counters to read [the mode's]; options of vtune")
     add("--first-batch", type=int, default=0, metavar="K", help="record from step K on [0]")
     add("--device", choices=("auto", "cpu", "gpu"), default="auto", help="device of the run [auto]")
     add("--keep-raw", action="store_true", help="keep the profiler's files, which contain the environment")

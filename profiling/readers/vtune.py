@@ -1,5 +1,6 @@
-"""Read functions and metrics from a VTune report (the CSV of ``vtune -report``)."""
+"""Read functions and metrics from reports of VTune (CSV of ``vtune -report``) and of its ``aps --report``."""
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ import pyarrow as pa
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.readers import printed
-from profiling.readers.files import UNKNOWN, Origin, read_head
+from profiling.readers.files import UNKNOWN, Origin, read_head, read_lines
 
 # What a row is of, in the order in which it is preferred.
 _KEYS = (
@@ -21,25 +22,39 @@ _TIMES = (
     "CPU Time", "CPU Time:Self", "Task Time", "Computing Task:Total Time", "Total Time", "Elapsed Time",
     "CPU Time:Effective Time:Self", "CPU Time:Effective Time",
 )  # fmt: skip
-_MEASURED = ("CPU Time", "Hardware Event Count:", "Clockticks", "Task Time", "Computing Task:Total Time")
+_MEMORY = ("Allocation", "Deallocation", "Memory Consumption")
+_MEASURED = (
+    *("CPU Time", "Hardware Event Count:", "Clockticks", "Task Time", "Computing Task:Total Time"), *_MEMORY,
+)  # fmt: skip
 _NOT_NUMBERS = re.compile(
     r"^(Start Address|Source File|Function \(Full\)|Module Path|Source Line|TID|PID|.* ID$)"
 )
 _DELIMITERS = "\t,;|"
 _METRICS = {"Metric Name", "Metric Value"}
 _SECONDS_NS = 1e9
+_APS = re.compile(r"^\| Summary information\s*$", re.MULTILINE)
+_APS_FIRST = "elapsed time"
+# A value of aps and its unit, without the rank or node in brackets; 2026-01-31 is none.
+_APS_VALUE = re.compile(r"(-?\d[\d,]*(?:\.\d+)?)(?: ?([%A-Za-z][^()]*))?(?:\(.*\))?")
 
 
 def recognise(path: Path, head: bytes) -> bool:
-    return _delimiter(head.decode("utf-8", "replace")) is not None
+    text = head.decode("utf-8", "replace")
+    return _APS.search(text) is not None or _delimiter(text) is not None
 
 
 def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Iterator[tuple[str, pa.Table]]:
-    """A report of VTune as pieces of tables: a function is a row of ``intervals`` (its own CPU time;
-    VTune samples, and counts no calls; a GPU's tasks it counts), every other number of it an event of
-    ``atomics``: seconds, counts and percents as they come.
+    """A report as pieces of tables: a function is a row of ``intervals`` (its own CPU time; VTune samples,
+    and counts no calls; a GPU's tasks it counts), every other number of it an event of ``atomics``, as are
+    aps's metrics: seconds, counts and percents as they come; memory in bytes, summed over stacks.
     """
+    rank = origin.rank_of(path) or 0
     head = read_head(path).decode("utf-8", "replace")
+    if _APS.search(head):
+        of_run = list(_of_aps(path))
+        yield "atomics", printed.summary_atomics([], of_run, rank)
+        findings += [] if of_run else [Finding("recording_empty")]
+        return
     delimiter = _delimiter(head)
     if delimiter is None:
         raise UserError(
@@ -49,6 +64,7 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
     comma = any(printed.has_decimal_commas(printed.cells_of(line, delimiter)) for line in head.splitlines())
     blocks = printed.Blocks(path, _is_header, delimiter)
     activities, metrics = list[printed.Activity](), list[printed.Metric]()
+    memory: dict[tuple[str, str], float] = {}
 
     def add_metric(name: str, function: str, text: str) -> None:
         value, unit = printed.number_and_unit(text, decimal_comma=comma)
@@ -63,6 +79,14 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
             continue
         key = next((key for key in _KEYS if key in values), "")
         name = values.get(key, "").strip()
+        if of_memory := [column for column in values if column.startswith(_MEMORY)]:
+            for column in of_memory:
+                label, _, of_what = column.partition(":")
+                unit, label = ("", label) if label.endswith("ocations") else ("B", f"{label} (B)")
+                value = printed.number_and_unit(values[column], unit, comma)[0]
+                if value == value and of_what != "Total":
+                    memory[label, name] = memory.get((label, name), 0) + value
+            continue
         time_column = next((time for time in _TIMES if time in values), "")
         total, unit = printed.number_and_unit(values.get(time_column, ""), decimal_comma=comma)
         calls = printed.number_and_unit(values.get(_COUNT, ""), decimal_comma=comma)[0]
@@ -71,13 +95,33 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
         for column, text in values.items():
             if column not in _KEYS and column != time_column and not _NOT_NUMBERS.match(column):
                 add_metric(column, name, text)
-    rank = origin.rank_of(path) or 0
+    metrics += [printed.Metric(*key, 1, value, value, value) for key, value in memory.items()]
     yield "intervals", printed.summary_intervals(activities, rank)
     yield "atomics", printed.summary_atomics([], metrics, rank)
     if blocks.damaged:
         findings.append(Finding("records_damaged", data={"n": blocks.damaged, "what": "lines"}))
     if not activities and not metrics:
         findings.append(Finding("recording_empty"))
+
+
+def _of_aps(path: Path) -> Iterator[printed.Metric]:
+    """The metrics of aps: ``  MPI Time:   65.98 s   38.53% of Elapsed Time``, and below each its parts."""
+    above: list[tuple[int, str]] = []  # how far headings and metrics are indented, and their names
+    for line in read_lines(path):
+        name, _, text = line.partition(":")
+        indent, name = len(line) - len(line.lstrip(" ")), name.strip()
+        if not indent or not (above or name.lower() == _APS_FIRST):
+            continue
+        while above and above[-1][0] >= indent:
+            above.pop()
+        for part in text.strip().split("  "):
+            if match := _APS_VALUE.fullmatch(part.strip()):
+                label = f"{above[-1][1]}: {name}" if above else name
+                label += f" ({match[2].strip()})" if match[2] else ""
+                value = float(match[1].replace(",", ""))
+                if math.isfinite(value):
+                    yield printed.Metric(label, "", 1, value, value, value)
+        above.append((indent, name))
 
 
 def _delimiter(head: str) -> str | None:

@@ -83,7 +83,7 @@ class Options:
     gpu: bool = False  # whether the rank computes on a GPU
     world_size: int = 1  # how many ranks there are
     rank: int = 0  # which of them it is
-    metrics: str = ""  # counters that are read, separated by commas; "": the mode's
+    metrics: str = ""  # counters that are read, separated by commas; "": the mode's; of vtune: its options
 
 
 @dataclass(frozen=True)
@@ -154,6 +154,10 @@ class Profiler:
     def environment(self, directory: Path, options: Options) -> dict[str, str]:
         """Variables that the wrapped command needs."""
         return {}
+
+    def is_read_later(self, options: Options) -> bool:
+        """Whether its files are kept as they are, to be read by :mod:`profiling.convert`."""
+        return False
 
     def finish(self, directory: Path, options: Options) -> list[Step]:
         """What is to be done when the wrapped command has ended, so that its output can be read."""

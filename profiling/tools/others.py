@@ -1,12 +1,19 @@
-"""Start a rank under TAU or VTune, or with the records of Horovod or NCCL. PyProf's tables are only read."""
+"""Start a rank under TAU or VTune, or with records of Horovod or NCCL; PyProf and oneDNN are only read."""
 
 import os
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
+import pyarrow as pa
+
+from profiling.findings import Finding
 from profiling.readers.files import TAU_METRIC_FOLDER, TAU_THREAD_FILE, UNKNOWN, Origin
 from profiling.tables import Converted, as_table
-from profiling.tools import Options, Profiler, Step
+from profiling.tools import Options, Profiler, Step, run_step
 
 # What TAU must have been built with. tau_exec adds MPI of itself where there is a TAU with it, and takes a
 # serial one else; TAU built with OpenMP has no "pthread" among its tags.
@@ -63,7 +70,10 @@ class Tau(Profiler):
 
 
 _ANALYSES = {"auto": "hotspots", "hw-hotspots": "hotspots", "uarch": "uarch-exploration"}
-_RESULT, _REPORT = "vtune", "vtune.csv"
+_REPORTS = {"memory-access": "hw-events", "uarch": "hw-events", "memory-consumption": "top-down"}
+_REPORT = "vtune.csv"
+_OF_MEMORY = "mc"  # with which VTune's own names of results of memory-consumption end
+_LATER = re.compile(r"-finalization-mode[= ](deferred|none)\b")
 
 
 class Vtune(Profiler):
@@ -75,6 +85,7 @@ class Vtune(Profiler):
         "auto": "where CPU time is spent, by sampling (hotspots)",
         "hw-hotspots": "the same with hardware counters, which need permission",
         "memory-access": "memory traffic and memory stalls",
+        "memory-consumption": "memory that each function allocates and frees",
         "uarch": "stalls of the processor's pipeline (uarch-exploration)",
     }
     writes = (_REPORT,)
@@ -82,21 +93,51 @@ class Vtune(Profiler):
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
         """The command under vtune; symbols are looked up later (:meth:`finish`)."""
         analysis = _ANALYSES.get(options.mode, options.mode)
-        words = ["vtune", "-collect", analysis, "-result-dir", str(directory / _RESULT), "-quiet"]
+        words = ["vtune", "-collect", analysis, "-result-dir", str(_result(directory, options)), "-quiet"]
         words += ["-knob", "sampling-mode=hw"] if options.mode == "hw-hotspots" else []
+        words += options.metrics.split()
         # The ranks of a node would else all look up symbols at once, while others still compute.
-        return [*words, "-finalization-mode=none", "--", *command]
+        words += [] if self.is_read_later(options) else ["-finalization-mode=none"]
+        return [*words, "--", *command]
+
+    def is_read_later(self, options: Options) -> bool:
+        return _LATER.search(options.metrics) is not None
 
     def finish(self, directory: Path, options: Options) -> list[Step]:
-        result, report = directory / _RESULT, directory / _REPORT
-        kind = "hw-events" if options.mode in ("memory-access", "uarch") else "hotspots"
-        done = directory / "finalized.txt"
-        words = ["vtune", "-report", kind, "-result-dir", str(result)]
-        words += ["-format", "csv", "-csv-delimiter", "comma"]
-        return [
-            Step(["vtune", "-finalize", "-result-dir", str(result)], result, done, done),
-            Step([*words, "-report-output", str(report)], result, report),
-        ]
+        kind = _REPORTS.get(options.mode, "hotspots")
+        return _reporting(_result(directory, options), kind, directory)
+
+    def bundle(self, path: Path) -> Path:
+        """The folder of a result that is to be finalized; else the file itself."""
+        return path.parent if path.suffix in (".vtune", ".amplxe") else path
+
+    def stream(
+        self, path: Path, findings: list[Finding], origin: Origin = UNKNOWN
+    ) -> Iterator[tuple[str, pa.Table]]:
+        if not path.is_dir():
+            yield from super().stream(path, findings, origin)
+            return
+        kind = "top-down" if path.name.endswith(_OF_MEMORY) else "hotspots"
+        with tempfile.TemporaryDirectory() as folder:
+            for step in _reporting(path, kind, Path(folder)):
+                run_step(step, "vtune")
+            of_rank = replace(origin, rank=origin.rank_of(path))
+            yield from super().stream(Path(folder) / _REPORT, findings, of_rank)
+
+
+def _result(directory: Path, options: Options) -> Path:
+    return directory / ("vtune-mc" if options.mode == "memory-consumption" else "vtune")
+
+
+def _reporting(result: Path, kind: str, directory: Path) -> list[Step]:
+    """What finalizes a result and reports it to ``directory``."""
+    done, report = directory / "finalized.txt", directory / _REPORT
+    words = ["vtune", "-report", kind, "-result-dir", str(result)]
+    words += ["-format", "csv", "-csv-delimiter", "comma"]
+    return [
+        Step(["vtune", "-finalize", "-result-dir", str(result)], result, done, done),
+        Step([*words, "-report-output", str(report)], result, report),
+    ]
 
 
 _TIMELINE = "timeline.json"
@@ -145,3 +186,7 @@ class Inspector(Profiler):
 class PyProf(Profiler):
     reader = "profiling.readers.pyprof"
     analysed_as_it_is = True
+
+
+class OneDnn(Profiler):
+    reader = "profiling.readers.onednn"

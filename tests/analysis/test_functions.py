@@ -7,6 +7,7 @@ import pytest
 
 from profiling import tables
 from tests.analysis.commands import one_line_error, run
+from tests.profiling.samples import APS, ONEDNN, VTUNE_MEMORY
 
 
 def table(folder: Path, rank: int, name: str, **columns: list) -> None:
@@ -57,6 +58,27 @@ def test_a_row_for_each_rank_and_the_first_of_each(recorded: Path) -> None:
         (0, "loss"),
         (1, "loss"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [(ONEDNN, {"convolution, forward_inference, jit:avx512_common": (1, 0.00998193),
+               "convolution, backward_weights, brgconv:avx512_core": (1, 0.0005),
+               "matmul, jit:gemm:any": (1, 0.000732178), "reorder, jit:uni": (2, 0.00375)}),
+     (VTUNE_MEMORY, {"Allocation Size (B) : posix_memalign": (1, 2e6), "Allocations : main": (1, 21),
+                     "Deallocation Size (B) : free": (1, 1.2e6)}),
+     (APS, {"Elapsed Time (s)": (1, 171.25), "MPI Time (% of Elapsed Time)": (1, 38.53),
+            "Top 5 MPI functions (avg time): MPI_Waitall (s)": (1, 58.48),
+            "Average Physical Core Utilization (out of 16 Physical Cores)": (1, 10.22),
+            "DRAM Bandwidth: Bound (%)": (1, 100), "Per rank: Peak resident set size (MB)": (1, 156)})],
+)  # fmt: skip
+def test_files_of_intels_tools(tmp_path: Path, content: str, expected: dict[str, tuple[int, float]]) -> None:
+    (tmp_path / "log").write_text(content)
+    rows = run("analysis.functions", tmp_path / "log", "--format", "json").json
+    found = {row["name"]: (row["calls"] or row["count"], row["exclusive_s"] or row["mean"]) for row in rows}
+    assert {name: found[name] for name in expected} == {
+        name: (count, pytest.approx(value)) for name, (count, value) in expected.items()
+    }
 
 
 def test_a_file_of_cprofile(tmp_path: Path) -> None:

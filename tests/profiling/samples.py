@@ -54,6 +54,60 @@ VTUNE = """Function,CPU Time,CPU Time:Effective Time,Module,Source File,Start Ad
 sgemm_kernel,12.5,12.0,libmkl.so,gemm.c,0x1234
 _PyEval_EvalFrame,2.5,2.5,python3,ceval.c,0x99
 """
+VTUNE_MEMORY = """Function Stack,Allocation Size:Self,Deallocation Size:Self,Allocations:Self,Module
+ main,88100000,88100000,21,a.out
+  at::empty_cpu,,,,libtorch_cpu.so
+   posix_memalign,1800000,0,14,libc.so.6
+ free,,1200000,,libc.so.6
+  posix_memalign,200000,0,6,libc.so.6
+"""
+APS = """| Summary information
+|--------------------------------------------------------------------
+  Application                   : heart_demo
+  Report creation date          : 2025-04-02 17:06:52
+  OpenMP threads number per Rank: 4
+  Frequency                     : 3.00 GHz
+|
+| Your application might underutilize the available logical CPU cores: 50 of 100.
+|
+  Elapsed Time:                             171.25 s
+  DP GFLOPS:                                  6.63
+  MPI Time:                                  65.98 s            38.53% of Elapsed Time
+| Your application is MPI bound.
+    MPI Imbalance:                            N/A*
+    Top 5 MPI functions (avg time):
+        MPI_Waitall:                         58.48 s            34.15% of Elapsed Time
+  Average Physical Core Utilization:         10.22 out of 16 Physical Cores
+  Memory Stalls:                             37.00% of Pipeline Slots
+    DRAM Bandwidth
+       Peak:                                 33.00 GB/s
+       Bound:                               100.00%
+ Memory Footprint:
+ Resident:
+       Per node:
+           Peak resident set size    :         1,574.00 MB (node n-5)
+       Per rank:
+           Peak resident set size    :          156.00 MB (rank 0)
+
+Graphical representation of this data is available in the HTML report: /home/me/aps_report_20250402.html
+"""
+# Of releases 0.18, 1.3, 3.1 and 3.8, and what stands beside such lines.
+ONEDNN = """epoch 1
+mkldnn_verbose,exec,convolution,jit:avx512_common,forward_inference,fsrc:nChw16c fwei:OIhw16i16o fbia:undef \
+fdst:nChw16c,alg:convolution_direct,mb32_g1ic32oc32_ih256oh256kh3sh1dh0ph1_iw256ow256kw3sw1dw0pw1,9.98193
+dnnl_verbose,info,DNNL v1.3.0 (commit d0fc158e98590dfad0165e568ca466876a794597)
+dnnl_verbose,exec,cpu,reorder,jit:uni,undef,src_f32::blocked:abcd:f0 dst_f32::blocked:ABc:f0,,,16x16x5x5,3.5
+onednn_verbose,info,prim_template:operation,engine,primitive,implementation,prop_kind,memory_descriptors,\
+attributes,auxiliary,problem_desc,exec_time
+onednn_verbose,1681823859541.5,exec,gpu:1,matmul,jit:gemm:any,undef,src_f16::blocked:ab:f0 \
+dst_f16::blocked:ab:f0,attr-scratchpad:user ,,4160x3420:3420x1280,0.732178
+[1,0]<stdout>: onednn_verbose,v1,primitive,exec,cpu,convolution,brgconv:avx512_core,backward_weights,\
+src:f32::blocked:acdb::f0 diff_wei:f32:a:blocked:Acdb64a::f0,attr-scratchpad:user,alg:convolution_direct,\
+mb2_ic16oc16_ih7oh7kh5sh1dh0ph2_iw7ow7kw5sw1dw0pw2,0.5
+onednn_verbose,v1,primitive,create:cache_miss,cpu,reorder,jit:uni,undef,src:f32::blocked:abcd::f0,,,16x16x5x5,0.7
+onednn_verbose,v1,graph,exec,cpu,100006,convolution_post_ops,CONV_0;ELTWISE_1,,,fpm:strict,dnnl_backend,5.44092
+onednn_verbose,v1,primitive,exec,cpu,reorder,jit:uni,undef,src:f32::blocked:abcd::f0,,,16x16x5x5,0.25
+"""
 HOROVOD = """[
 {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "grad_1"}},
 {"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 100, "pid": 1},
@@ -176,6 +230,9 @@ SAMPLES = {
     "ncu raw": ("ncu", text(NCU_RAW), "raw.csv"),
     "ncu details": ("ncu", text(NCU_DETAILS), "details.csv"),
     "vtune": ("vtune", text(VTUNE), "hotspots.csv"),
+    "vtune memory": ("vtune", text(VTUNE_MEMORY), "memory.csv"),
+    "aps": ("vtune", text(APS), "aps.txt"),
+    "onednn": ("onednn", text(ONEDNN), "log.out"),
     "horovod": ("horovod", text(HOROVOD), "timeline.json"),
     "inspector": ("inspector", inspector, "host-pid7.log"),
 }

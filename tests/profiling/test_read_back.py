@@ -76,7 +76,7 @@ def test_a_summarys_row_is_read_back_under_that_name(form, made, tmp_path_factor
     assert spread["mean"] == pytest.approx(sum(took) / len(took))
 
 
-# --- VTune, which knows functions only -----------------------------------------------------------------
+# --- VTune and aps, which know no launches -----------------------------------------------------------------
 
 functions = st.dictionaries(
     st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=12),
@@ -98,6 +98,118 @@ def test_vtunes_functions_are_read_back(made, delimiter, tmp_path_factory):
     table = read(path, "vtune").tables["intervals"]
     assert table["function"].to_pylist() == list(made)
     assert table["exclusive_ns"].to_pylist() == pytest.approx([took * 1e6 for took in made.values()])
+
+
+sizes_of_stacks = st.lists(
+    st.tuples(
+        st.sampled_from(["main", "free", "at::empty_cpu"]), st.integers(0, 2**40), st.integers(0, 10**6)
+    ),
+    min_size=1,
+    max_size=9,
+)
+
+
+@settings(max_examples=20)
+@given(made=sizes_of_stacks, units=st.booleans())
+def test_memory_by_vtune_is_summed_over_the_stacks_of_a_function(made, units, tmp_path_factory):
+    unit = " B" if units else ""
+    lines = [f"{' ' * depth}{name},{size}{unit},{size}{unit},{calls},a.so"
+             for depth, (name, size, calls) in enumerate(made)]  # fmt: skip
+    header = "Function Stack,Allocation Size:Self,Allocation Size:Total,Allocations:Self,Module"
+    path = tmp_path_factory.mktemp("file") / "memory.csv"
+    path.write_text("\n".join([header, *lines, ""]))
+    assert recognise(path) == "vtune"
+    tables = read(path, "vtune").tables
+    assert len(tables["intervals"]) == 0
+    expected: dict[str, float] = {}
+    for name, size, calls in made:
+        for event, value in ((f"Allocation Size (B) : {name}", size), (f"Allocations : {name}", calls)):
+            expected[event] = expected.get(event, 0) + value
+    found = zip(tables["atomics"]["event"].to_pylist(), tables["atomics"]["mean"].to_pylist(), strict=True)
+    assert dict(found) == expected
+
+
+headings = st.text(st.characters(codec="ascii", categories=("L",)), min_size=1, max_size=9)
+metrics = st.recursive(
+    st.tuples(headings, st.floats(0, 1e6).map(lambda value: round(value, 2)), st.just([])),
+    lambda below: st.tuples(headings, st.none() | st.integers(0, 10**9), st.lists(below, max_size=3)),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=40)
+@given(made=st.lists(metrics, max_size=4), unit=st.sampled_from(["", " s", " GB/s", "% of Cycles"]))
+def test_metrics_of_aps_are_read_back_below_their_headings(made, unit, tmp_path_factory):
+    lines, expected = ["| Summary information", "  Elapsed Time:   1.00 s"], [("Elapsed Time (s)", 1.0)]
+
+    def add(name, value, below, indent, heading):
+        text = "" if value is None else f":{'':9}{value:,}{unit}            9.50% of Elapsed Time"
+        lines.append(" " * indent + name + text)
+        for of, part in ((unit.strip(), value), ("% of Elapsed Time", 9.5)):
+            if value is not None:
+                expected.append((f"{heading}{name}" + (f" ({of})" if of else ""), part))
+        lines.append("| advice: 7 %")
+        for each in below:
+            add(*each, indent + 3, f"{name}: ")
+
+    for each in made:
+        add(*each, 2, "")
+    path = tmp_path_factory.mktemp("file") / "aps.txt"
+    path.write_text("\n".join([*lines, "", "Report: /home/7"]))
+    assert recognise(path) == "vtune"
+    table = read(path, "vtune").tables["atomics"]
+    assert list(zip(table["event"].to_pylist(), table["mean"].to_pylist(), strict=True)) == expected
+
+
+# --- oneDNN, in the words of its releases -----------------------------------------------------------------
+
+FORMS = {
+    "0.18": ("mkldnn_verbose,exec,{0},{1},{2},fsrc:nChw16c fdst:nChw16c,num:1,2x16x7x7,{3}", False),
+    "1.3": ("dnnl_verbose,exec,cpu,{0},{1},{2},src_f32::blocked:a:f0,,,2x16x7x7,{3}", False),
+    "3.1": ("onednn_verbose,1681823859527.5,exec,cpu,{0},{1},{2},src_f32::blocked:a:f0,,,16,{3}", True),
+    "3.2": ("onednn_verbose,v0,1681823859527.5,primitive,exec,cpu,{0},{1},{2},src:a,,,16,{3}", True),
+    "3.8": ("3: onednn_verbose,v1,primitive,exec,cpu,{0},{1},{2},src:f32::a,,num:2,2x7,{3}", False),
+}
+executions = st.lists(
+    st.tuples(
+        st.sampled_from(["convolution", "matmul", "reorder"]),
+        st.sampled_from(["jit:avx512_core", "brgconv:avx2", "ref:any"]),
+        st.sampled_from(["forward_training", "backward_data", "undef"]),
+        st.integers(0, 10**7).map(lambda us: us / 1000),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@settings(max_examples=15)
+@given(made=executions)
+def test_executions_of_onednns_primitives_are_read_back_and_summed(form, made, tmp_path_factory):
+    line, dated = FORMS[form]
+    lines = [line.format(*one) for one in made]
+    damaged = [lines[0].rpartition(",")[0], lines[0].replace("exec,", "exec,cpu,")[:40]]
+    path = tmp_path_factory.mktemp("file") / "log.txt"
+    # Threads may begin in a line of another.
+    path.write_text("\n".join(["epoch 0", *lines[:-1], lines[-1] + lines[0], *damaged, "done"]))
+    made = [*made, made[0]]
+    assert recognise(path) == "onednn"
+    converted = read(path)
+    table = converted.tables["kernels"]
+    names = [", ".join(word for word in (one[0], one[2], one[1]) if word != "undef") for one in made]
+    ways = [{"f": "fprop", "b": "bprop", "u": "none"}[one[2][0]] for one in made]
+    took = [round(one[3] * 1e6) for one in made]
+    assert table["name"].to_pylist() == names and table["direction"].to_pylist() == ways
+    assert table["duration_ns"].to_pylist() == took and set(table["device"].to_pylist()) == {-1}
+    assert set(table["start_ns"].to_pylist()) == {1681823859527500000 if dated else None}
+    sums = converted.tables["intervals"]
+    assert sums["calls"].to_pylist() == [names.count(name) for name in dict.fromkeys(names)]
+    total = [
+        sum(ns for ns, of in zip(took, names, strict=True) if of == name) for name in dict.fromkeys(names)
+    ]
+    assert sums["exclusive_ns"].to_pylist() == pytest.approx(total)
+    (finding,) = converted.findings
+    assert (finding.code, finding.data["n"]) == ("records_damaged", 2)
 
 
 # --- Horovod, in lines or in one ---------------------------------------------------------------------

@@ -19,12 +19,13 @@ from jobs.launchers.base import Local
 from jobs.run import make_run
 from jobs.run_fields import to_flags
 from jobs.sweep_file import Sweep
+from profiling.convert import convert
 from profiling.errors import UserError
 from profiling.tables import as_table, write
 from profiling.tools import TOOLS, Options, check_can_record, recognise, tool
 from profiling.tools.nvidia import RANGE, VARIABLE
 from profiling.wrap import main, wrapped, wraps
-from tests.profiling.samples import nsys_database, nvprof_database
+from tests.profiling.samples import VTUNE, VTUNE_MEMORY, nsys_database, nvprof_database
 
 pytestmark = pytest.mark.long
 COMMAND = ["python", "-m", "train", "--batches", "10"]
@@ -51,6 +52,12 @@ TOKENS = {
     ("vtune", Options("hw-hotspots")):
         ["vtune", "-collect", "hotspots", "-result-dir", f"{RAW}/vtune", "-quiet", "-knob",
          "sampling-mode=hw", "-finalization-mode=none", "--"],
+    ("vtune", Options("memory-consumption", metrics="-knob sampling-interval=50 -strategy a:trace")):
+        ["vtune", "-collect", "memory-consumption", "-result-dir", f"{RAW}/vtune-mc", "-quiet", "-knob",
+         "sampling-interval=50", "-strategy", "a:trace", "-finalization-mode=none", "--"],
+    ("vtune", Options(metrics="-finalization-mode=deferred")):
+        ["vtune", "-collect", "hotspots", "-result-dir", f"{RAW}/vtune", "-quiet",
+         "-finalization-mode=deferred", "--"],
     ("horovod", Options()): [],
     ("none", Options()): [],
 }  # fmt: skip
@@ -140,7 +147,7 @@ def test_a_sweep_starts_its_ranks_under_the_runs_profiler_if_that_watches_from_o
     assert (
         words[words.index("--mode") + 1] == "metrics" and words[words.index("--kernels") + 1] == "gemm|conv"
     )
-    assert words[words.index("--metrics") + 1] == "ipc,gld_efficiency"
+    assert "--metrics=ipc,gld_efficiency" in words
 
 
 # --- starting and ending ----------------------------------------------------------------------------------
@@ -185,6 +192,52 @@ def test_what_the_tool_wrote_becomes_the_ranks_tables(tmp_path, fake, monkeypatc
     findings = json.loads((out / "rank_0003" / "rank.json").read_text())["findings"]
     assert findings[0] == "of the loader" and len(findings) > 1
     assert not (out / "rank_0003" / "raw").exists()  # it may hold the environment
+
+
+# VTune: what it collects, it finalizes once, and reports only then.
+FAKE_VTUNE = """
+result = sys.argv[sys.argv.index('-result-dir') + 1]
+if '-collect' in sys.argv:
+    os.makedirs(result)
+    open(os.path.join(result, os.path.basename(result) + '.vtune'), 'w').close()
+    sys.exit(subprocess.call(sys.argv[sys.argv.index('--') + 1:]))
+done = os.path.join(result, 'done')
+if '-finalize' in sys.argv:
+    sys.exit(os.path.exists(done) or open(done, 'w').close())
+kind = sys.argv[sys.argv.index('-report') + 1]
+with open(sys.argv[sys.argv.index('-report-output') + 1], 'w') as file:
+    file.write(REPORTS[kind] if os.path.exists(done) else '')
+"""
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "table", "column", "values"),
+    [("auto", "intervals", "exclusive_ns", [12.5e9, 2.5e9]),
+     ("memory-consumption", "atomics", "mean", [88_100_000, 88_100_000, 21, 2_000_000, 0, 20, 1_200_000])],
+)  # fmt: skip
+def test_vtune_finalizes_in_the_job_or_later(mode, table, column, values, later, tmp_path, fake, monkeypatch):
+    reports = {"hotspots": VTUNE, "top-down": VTUNE_MEMORY}
+    fake("vtune", f"REPORTS = {reports!r}{FAKE_VTUNE}")
+    for name, value in {
+        "PMI_RANK": "3",
+        "PMI_SIZE": "4",
+        "MPI_LOCALRANKID": "1",
+        "MPI_LOCALNRANKS": "2",
+    }.items():
+        monkeypatch.setenv(name, value)
+    out, options = tmp_path / "run", ["-knob sampling-interval=50", *["-finalization-mode=deferred"] * later]
+    options = ["--mode", mode, f"--metrics={' '.join(options)}"]
+    assert main(["--tool", "vtune", *options, "--out", str(out), "--", "-c", "pass"]) == 0
+    rank = out / "rank_0003"
+    if later:
+        assert not list(rank.glob("*.parquet"))
+        assert convert([out], jobs=1).converted == 1
+    else:
+        assert not (rank / "raw").exists()
+    (found,) = rank.rglob(f"{table}.parquet")
+    rows = pq.read_table(found).to_pylist()
+    assert [row[column] for row in rows] == values and {row["rank"] for row in rows} == {3}
 
 
 @pytest.mark.parametrize(
