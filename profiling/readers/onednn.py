@@ -2,7 +2,8 @@
 
 A line is ``mkldnn_verbose,exec,PRIMITIVE,IMPLEMENTATION,PROPAGATION,...,MS``. Later releases begin it with
 ``dnnl_verbose`` or ``onednn_verbose``, write the engine before the primitive, and before ``exec`` the version
-of the format (``v1``), the time in ms (``ONEDNN_VERBOSE_TIMESTAMP=1``) and ``primitive``.
+of the format (``v1``), the time in ms (``ONEDNN_VERBOSE_TIMESTAMP=1``) and ``primitive``. From 2.0 on a line
+``template:`` names the fields.
 """
 
 import math
@@ -24,7 +25,8 @@ _EXECUTED = re.compile(r"(?:v\d,)?(?:(\d{1,16}(?:\.\d*)?),)?(?:primitive,)?exec,
 _ENGINE = re.compile(r"(cpu|gpu)(?::(\d{1,4}))?(?:2[cg]pu)?")
 _DIRECTIONS = {"forward": "fprop", "backward": "bprop"}
 _MS = re.compile(r"\d{1,9}(?:\.\d+)?(?:e[-+]\d{1,2})?")
-_LEAST = 6  # fields: primitive, implementation, propagation, tensors, problem and time; most lines have eight
+_TEMPLATE = re.compile(r"(?:v\d,)?(?:primitive,)?info,(?:prim_)?template:.*\bprimitive,(.*)")
+_LEAST = 6  # fields of the oldest: primitive, implementation, propagation, tensors, problem and time
 
 
 def recognise(path: Path, head: bytes) -> bool:
@@ -39,16 +41,17 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
     """
     rank = origin.rank_of(path) or 0
     sums: dict[str, Activity] = {}
-    lines = damaged = 0
+    lines, damaged, least = 0, 0, _LEAST
 
     def launches() -> Iterator[Launch]:
-        nonlocal lines, damaged
+        nonlocal lines, damaged, least
         for line in read_lines(path):
             for text in _START.split(line)[1:]:  # threads may print into each other's lines
                 lines += 1
+                least = 2 + match[1].count(",") if (match := _TEMPLATE.match(text)) else least
                 if (match := _EXECUTED.match(text)) is None:
                     continue
-                if (launch := _launch(match[1], match[2].split(","))) is None:
+                if (launch := _launch(match[1], match[2].split(","), least)) is None:
                     damaged += 1
                     continue
                 new = Activity(launch.name, 0, 0.0, on_device=launch.device >= 0)
@@ -64,12 +67,12 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
     findings += [] if sums else [Finding("recording_empty")]
 
 
-def _launch(begun_ms: str | None, fields: list[str]) -> Launch | None:
+def _launch(begun_ms: str | None, fields: list[str], least: int) -> Launch | None:
     """An execution by the fields after ``exec``; None: they are damaged."""
     engine = _ENGINE.fullmatch(fields[0])
     fields = fields[1:] if engine else fields
     ms = fields[-1].strip()
-    if len(fields) < _LEAST or not _MS.fullmatch(ms):
+    if len(fields) < least or not _MS.fullmatch(ms):
         return None
     primitive, implementation, propagation = fields[:3]
     if ":" in propagation:  # the tensors of releases that did not name the implementation

@@ -176,7 +176,7 @@ def test_a_folder_of_logs_gives_the_shares_by_gpus_and_batch(tmp_path, name, wor
 def test_shares_are_of_all_activities(tmp_path):
     (tmp_path / "log.txt").write_text(LOG.format(""))
     for option in (("--least", "2"), ("--top", "3")):
-        assert "shares are of all" in one_line_error(run(MODULE, tmp_path, "--shares", *option))
+        assert "shares are of all" in one_line_error(run(MODULE, tmp_path / "log.txt", "--shares", *option))
 
 
 def test_a_summary_that_was_cut_keeps_its_printed_shares(tmp_path):

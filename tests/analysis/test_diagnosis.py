@@ -194,7 +194,9 @@ def test_what_limits_transfer_is_told_by_collectives_of_unlike_sizes(alpha_us, g
     assert communication.limit(calls) == limit
     # Groups of two, by other links, are told apart; where all collectives are of one size nothing is known.
     pairs = calls.assign(transfer_ns=9 * calls["transfer_ns"][::-1].array, exposed_ns=0.0, group_size=2)
-    alike = calls.head(1).assign(exposed_ns=9 * calls["exposed_ns"].sum(), group_size=4)
+    alike = calls.head(1).assign(
+        **dict.fromkeys(("transfer_ns", "exposed_ns"), 9 * calls["transfer_ns"].sum()), group_size=4
+    )
     assert communication.limit(pd.concat([calls, pairs])) == limit
     assert communication.limit(pd.concat([calls, alike])) == ""
 

@@ -67,6 +67,9 @@ PLANTED = {
     "ncu raw": exchange("Connected to process 7", f"Connected to process 7 (python --token {SECRET})"),
     "ncu details": exchange('"ID",', f'==PROF== Connected to process 7 (python --token {SECRET})\n"ID",'),
     "vtune": exchange("Function,", f"vtune: Executing python --token {SECRET}\nFunction,"),
+    "vtune memory": exchange("Function", f"vtune: Executing python --token {SECRET}\nFunction"),
+    "aps": exchange("heart_demo", f"python --token {SECRET}"),
+    "onednn": exchange("epoch 1", f"token: {SECRET}"),
     "inspector": exchange('"comm_name": "unknown"', f'"comm_name": "{SECRET}"'),
     "horovod": exchange('"args": {"name": "grad_1"', f'"args": {{"env": "{SECRET}", "name": "grad_1"'),
 }
