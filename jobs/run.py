@@ -170,12 +170,10 @@ class Run(BaseModel, extra="forbid", frozen=True, strict=True, defer_build=True)
     profile_kernels: Annotated[str, Field(max_length=256), _OBSERVATION] = Field(
         "", description="regular expression: read counters only of kernels whose names match"
     )
-    profile_metrics: Annotated[str, Field(max_length=999, pattern="^[A-Za-z0-9_.,:= -]*$"), _OBSERVATION] = (
-        Field(
-            "",
-            description="counters, separated by commas: of nvprof's mode metrics, further ones of ncu (see "
-            "nvprof or ncu --query-metrics); of vtune its own options, e.g. -knob sampling-interval=50",
-        )
+    profile_metrics: Annotated[str, Field(max_length=999, pattern=r"^[\w.,:= -]*$"), _OBSERVATION] = Field(
+        "",
+        description="counters, separated by commas: of nvprof's mode metrics, further ones of ncu (see "
+        "nvprof or ncu --query-metrics); of vtune its own options, e.g. -knob sampling-interval=50",
     )
     profile_schedule: Annotated[
         str,

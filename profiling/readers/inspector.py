@@ -20,7 +20,7 @@ from profiling.cost.operators import Inputs
 from profiling.errors import UserError
 from profiling.findings import Finding
 from profiling.readers.files import UNKNOWN, Origin, read_head, read_lines
-from profiling.tables import as_table
+from profiling.readers.printed import Activity, summary_intervals
 from profiling.traced_job import TraceFacts
 
 _ROWS = 1 << 12
@@ -116,7 +116,7 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
     rank = origin.rank if origin.rank is not None else of_process.rank or 0
     builder = Builder(lambda _: Inputs())
     timed: list[_Record] = []
-    untimed: dict[str, list[int]] = {}  # calls and us
+    untimed: dict[str, Activity] = {}
     for line in read_lines(path):
         record = _record(line)
         if record is None:
@@ -125,11 +125,9 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
             timed.append(record)
         else:
             call = record.call
-            sums = untimed.setdefault(
-                f"{call.name}, {call.size} bytes, {record.header.n_ranks} ranks", [0, 0]
-            )
-            sums[0] += 1
-            sums[1] += call.exec_us
+            name = f"{call.name}, {call.size} bytes, {record.header.n_ranks} ranks"
+            of_name = untimed.setdefault(name, Activity(name, 0, 0, on_device=False))
+            of_name.add(1000 * call.exec_us)
         if len(timed) >= _ROWS:
             _add(builder, timed)
             timed = []
@@ -138,13 +136,10 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
     if trace.is_empty and not untimed and trace.malformed:
         raise UserError(f"{path} holds no record of NCCL Inspector; is it the right file?")
     if untimed:
-        calls, us = (np.array(column) for column in zip(*untimed.values(), strict=True))
-        zero = np.zeros(len(calls))
-        columns = {"rank": zero + rank, "thread": zero, "function": list(untimed), "calls": calls}
-        columns |= {"subcalls": zero, "exclusive_ns": 1000 * us, "inclusive_ns": 1000 * us}
-        yield "intervals", as_table("intervals", columns)
+        yield "intervals", summary_intervals(list(untimed.values()), rank)
         what = "times of collectives (NCCL_INSPECTOR_DUMP_VERBOSE=1)"
-        findings.append(Finding("not_recorded", data={"what": what, "n": int(calls.sum())}))
+        calls = int(sum(one.calls for one in untimed.values()))
+        findings.append(Finding("not_recorded", data={"what": what, "n": calls}))
     elif trace.is_empty:
         findings.append(Finding("recording_empty"))
     if trace.is_empty:

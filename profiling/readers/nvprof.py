@@ -115,12 +115,9 @@ def read_database(database: Database) -> Trace:
 def _add_markers(builder: Builder, database: Database, texts: dict[int, str]) -> int:
     """Add ranges (a row at each end, of one id) and marks; how many ranges have no end but the trace's."""
     names = ("flags", "timestamp", "id", "name")
-    table = _KIND + "MARKER"
-    chunks = (
-        list(database.integers(table, dict.fromkeys(names), texts=["objectId"]))
-        if table in database.tables
-        else []
-    )
+    if _KIND + "MARKER" not in database.tables:
+        return 0
+    chunks = list(database.integers(_KIND + "MARKER", dict.fromkeys(names), texts=["objectId"]))
     if not any(len(chunk["id"]) for chunk in chunks):
         return 0
     rows = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in (*names, "objectId")}

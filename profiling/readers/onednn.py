@@ -26,7 +26,7 @@ _ENGINE = re.compile(r"(cpu|gpu)(?::(\d{1,4}))?(?:2[cg]pu)?")
 _DIRECTIONS = {"forward": "fprop", "backward": "bprop"}
 _MS = re.compile(r"\d{1,9}(?:\.\d+)?(?:e[-+]\d{1,2})?")
 _TEMPLATE = re.compile(r"(?:v\d,)?(?:primitive,)?info,(?:prim_)?template:.*\bprimitive,(.*)")
-_LEAST = 6  # fields of the oldest: primitive, implementation, propagation, tensors, problem and time
+_LEAST = 7  # fields from the primitive on, where no template says how many there are
 
 
 def recognise(path: Path, head: bytes) -> bool:
@@ -55,8 +55,7 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
                     damaged += 1
                     continue
                 new = Activity(launch.name, 0, 0.0, on_device=launch.device >= 0)
-                of_name = sums.setdefault(launch.name, new)
-                of_name.calls, of_name.total_ns = of_name.calls + 1, of_name.total_ns + launch.duration_ns
+                sums.setdefault(launch.name, new).add(launch.duration_ns)
                 yield launch
 
     yield from stream_printed(launches(), [], list, rank)
@@ -75,8 +74,6 @@ def _launch(begun_ms: str | None, fields: list[str], least: int) -> Launch | Non
     if len(fields) < least or not _MS.fullmatch(ms):
         return None
     primitive, implementation, propagation = fields[:3]
-    if ":" in propagation:  # the tensors of releases that did not name the implementation
-        implementation, propagation = "", implementation
     return Launch(
         ", ".join(text for text in (primitive, propagation, implementation) if text not in ("", "undef")),
         start_ns=float(begun_ms) * 1e6 if begun_ms else math.nan,

@@ -177,6 +177,10 @@ class Activity:
     std_ns: float = math.nan
     on_device: bool = True
 
+    def add(self, duration_ns: float) -> None:
+        """Count a call."""
+        self.calls, self.total_ns = self.calls + 1, self.total_ns + duration_ns
+
 
 @dataclass
 class Metric:

@@ -72,7 +72,6 @@ class Tau(Profiler):
 _ANALYSES = {"auto": "hotspots", "hw-hotspots": "hotspots", "uarch": "uarch-exploration"}
 _REPORTS = {"memory-access": "hw-events", "uarch": "hw-events", "memory-consumption": "top-down"}
 _REPORT = "vtune.csv"
-_OF_MEMORY = "mc"  # with which VTune's own names of results of memory-consumption end
 _LATER = re.compile(r"-finalization-mode[= ](deferred|none)\b")
 
 
@@ -117,7 +116,7 @@ class Vtune(Profiler):
         if not path.is_dir():
             yield from super().stream(path, findings, origin)
             return
-        kind = "top-down" if path.name.endswith(_OF_MEMORY) else "hotspots"
+        kind = "top-down" if path.name.endswith("mc") else "hotspots"  # so VTune names memory-consumption
         with tempfile.TemporaryDirectory() as folder:
             for step in _reporting(path, kind, Path(folder)):
                 run_step(step, "vtune")
