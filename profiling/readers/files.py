@@ -10,7 +10,7 @@ import json
 import re
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,19 +90,16 @@ def read_head(path: Path, size: int = 1 << 20) -> bytes:
 def read_lines(path: Path) -> Iterator[str]:
     """The lines of a text without their ends; UserError: unreadable, truncated or no text."""
     with open_text(path) as stream:
-        try:
-            for line in iter(lambda: stream.readline(MOST_BYTES), b""):
-                if len(line) == MOST_BYTES:
-                    raise UserError(f"{path} has a line of over {MOST_BYTES >> 20} MB; is it the right file?")
-                yield line.decode("utf-8", "replace").rstrip("\r\n").removeprefix("\ufeff").replace("\0", "")
-        except (OSError, EOFError, zlib.error) as error:
-            raise UserError(f"{path} is truncated or damaged ({error}); fetch it again") from None
+        while line := read_some(path, stream.readline, MOST_BYTES):
+            if len(line) == MOST_BYTES:
+                raise UserError(f"{path} has a line of over {MOST_BYTES >> 20} MB; is it the right file?")
+            yield line.decode("utf-8", "replace").rstrip("\r\n").removeprefix("\ufeff").replace("\0", "")
 
 
-def read_some(path: Path, stream: BinaryIO, size: int) -> bytes:
-    """The next bytes of an opened text; UserError: it ends too early, or its data or checksum are wrong."""
+def read_some(path: Path, read: Callable[[int], bytes], size: int) -> bytes:
+    """What an opened text reads next; UserError: it ends too early, or its data or checksum are wrong."""
     try:
-        return stream.read(size)
+        return read(size)
     except BROKEN as error:
         raise UserError(f"{path} is truncated or damaged ({error}); write or fetch it again") from None
     except OSError as error:
@@ -167,7 +164,7 @@ class _Text:
         """Read until the buffer holds ``size`` bytes or the file ends."""
         buffer = bytearray(self.buffer)
         while len(buffer) < size and not self.ended:
-            piece = read_some(self.path, self.stream, min(size - len(buffer), CHUNK_BYTES))
+            piece = read_some(self.path, self.stream.read, min(size - len(buffer), CHUNK_BYTES))
             self.ended = not piece
             buffer += piece
         self.buffer = bytes(buffer)

@@ -136,29 +136,29 @@ class _Reader:
         header: list[str] = []
         key, facts, values = "", dict[str, str](), Values()
         sections: dict[str, str] = {}  # of its metrics
-        for row in self.blocks:
-            if row.header is not header:
-                header, units = row.header, []
+        for columns, cells in self.blocks:
+            if columns is not header:
+                header, units = columns, []
+            row = dict(zip(header, cells, strict=True))
             if "Invocations" in header and "Metric Name" in header:
-                self._add_summary(row.values)
-            elif not row.cells[0] and not units:
-                units = row.cells  # under the head of the raw page
+                self._add_summary(row)
+            elif not cells[0] and not units:
+                units = cells  # under the head of the raw page
             elif "Metric Name" in header:
-                cells = row.values
-                if key != (key := cells["ID"] + cells.get("Process ID", "")):
+                if key != (key := row["ID"] + row.get("Process ID", "")):
                     if facts:
                         yield facts, values
-                    facts, values, sections = cells, Values(), {}
-                if cells["Metric Name"]:  # else the row is what a rule of ncu's says
-                    self._add(values, sections, cells)
-            elif row.cells[0].isdecimal():
-                metrics = zip(row.header, row.cells, units or [""] * len(row.cells), strict=True)
+                    facts, values, sections = row, Values(), {}
+                if row["Metric Name"]:  # else the row is what a rule of ncu's says
+                    self._add(values, sections, row)
+            elif cells[0].isdecimal():
+                metrics = zip(header, cells, units or [""] * len(cells), strict=True)
                 measured = {
                     name: printed.number_and_unit(cell, unit, self._comma)
                     for name, cell, unit in metrics
                     if "__" in name
                 }
-                yield row.values, measured
+                yield row, measured
             else:
                 self.blocks.damaged += 1
         if facts:

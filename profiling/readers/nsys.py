@@ -235,17 +235,16 @@ _COLUMNS = {"Average": "Avg", "Minimum": "Min", "Maximum": "Max", "Num Calls": "
 def _stream_summaries(path: Path, findings: list[Finding], rank: int) -> Iterator[tuple[str, pa.Table]]:
     blocks = printed.Blocks(path, lambda cells: bool(_SUMMARY.match(",".join(cells))))
     activities = []
-    for row in blocks:
-        heads = [column.rstrip(")").partition("(") for column in row.header]
+    for header, values in blocks:
+        heads = [column.rstrip(")").partition("(") for column in header]
         columns = [_COLUMNS.get(name.strip(), name.strip()) for name, _, _ in heads]
-        cells = dict(zip(columns, row.cells, strict=True))
+        cells = dict(zip(columns, values, strict=True))
         units = {column: unit or "ns" for column, (*_, unit) in zip(columns, heads, strict=True)}
-        times = (printed.time_ns(cells.get(one, ""), units.get(one, "")) for one in _TIMES)
-        total, mean, low, high, std = times
+        times = [printed.time_ns(cells.get(one, ""), units.get(one, "")) for one in _TIMES]
         calls, _ = printed.number_and_unit(cells.get("Calls", ""))
-        on_device = "Operation" in row.header or {"Instances", "Name"} <= {*row.header}
+        on_device = "Operation" in header or {"Instances", "Name"} <= {*header}
         name = cells.get("Name", "").removeprefix(":")
-        activities.append(printed.Activity(name, calls, total, mean, low, high, std, on_device))
+        activities.append(printed.Activity(name, calls, *times, on_device))
     yield "intervals", printed.summary_intervals(activities, rank)
     yield "atomics", printed.summary_atomics(activities, [], rank)
     if blocks.damaged:

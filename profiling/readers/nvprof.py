@@ -60,9 +60,8 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
     rank = origin.rank_of(path)
     if read_head(path, len(MAGIC)) != MAGIC:
         reader = _Reader()
-        launches, activities = reader.launches(path), reader.activities
-        pieces = printed.stream_printed(launches, activities, lambda: reader.metrics, rank or 0)
-        anything = yield from pieces
+        launches, metrics = reader.launches(path), lambda: reader.metrics
+        anything = yield from printed.stream_printed(launches, reader.activities, metrics, rank or 0)
         findings += reader.findings
         if reader.saw_no_kernel or not anything:
             findings.append(Finding("recording_empty"))
@@ -283,15 +282,12 @@ class _Reader:
             if self._in_ranges and group != "Range":
                 return  # work and calls again, by range: counted already
             columns = ("Time", "Avg", "Min", "Max")
-            total, mean, low, high = (
-                printed.time_ns(row.get(one, ""), units.get(one, "")) for one in columns
-            )
+            times = [printed.time_ns(row.get(one, ""), units.get(one, "")) for one in columns]
             calls = printed.number_and_unit(row.get("Calls", ""))[0]
-            activity = printed.Activity(row["Name"], calls, total, mean, low, high)
-            activity.on_device = group in _DEVICE_TYPES
-            self.activities.append(activity)
-            if activity.on_device:
-                share = (printed.number_and_unit(row["Time(%)"])[0], total)
+            on_device = group in _DEVICE_TYPES
+            self.activities.append(printed.Activity(row["Name"], calls, *times, on_device=on_device))
+            if on_device:
+                share = (printed.number_and_unit(row["Time(%)"])[0], times[0])
                 self._shares.setdefault(len(self.processes), []).append(share)
         elif "Metric Name" in row or "Event Name" in row:
             self._add_metric(row, row.get("Kernel", ""))

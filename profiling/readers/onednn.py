@@ -49,14 +49,13 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
             for text in _START.split(line)[1:]:  # threads may print into each other's lines
                 lines += 1
                 least = 2 + match[1].count(",") if (match := _TEMPLATE.match(text)) else least
-                if (match := _EXECUTED.match(text)) is None:
-                    continue
-                if (launch := _launch(match[1], match[2].split(","), least)) is None:
+                executed = _EXECUTED.match(text)
+                if executed and (launch := _launch(executed[1], executed[2].split(","), least)):
+                    new = Activity(launch.name, 0, 0.0, on_device=launch.device >= 0)
+                    sums.setdefault(launch.name, new).add(launch.duration_ns)
+                    yield launch
+                elif executed:
                     damaged += 1
-                    continue
-                new = Activity(launch.name, 0, 0.0, on_device=launch.device >= 0)
-                sums.setdefault(launch.name, new).add(launch.duration_ns)
-                yield launch
 
     yield from stream_printed(launches(), [], list, rank)
     if not lines:

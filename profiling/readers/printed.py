@@ -29,19 +29,6 @@ from profiling.tables import as_table
 _LINES_OF_A_ROW = 64  # a quoted text has fewer; beyond that its end is missing
 
 
-@dataclass
-class Row:
-    """A row with the names of its table's columns; ``header``: the same object for all rows of a table."""
-
-    header: list[str]
-    cells: list[str]
-
-    @property
-    def values(self) -> dict[str, str]:
-        """The cells by column."""
-        return dict(zip(self.header, self.cells, strict=True))
-
-
 def cells_of(line: str, delimiter: str = ",") -> list[str]:
     """The cells of a line; none if it is no CSV."""
     try:
@@ -51,8 +38,9 @@ def cells_of(line: str, delimiter: str = ",") -> list[str]:
 
 
 class Blocks:
-    """The rows of all tables in a text; other lines are passed over.
+    """The rows of all tables in a text: (columns, cells), columns the same list for all rows of a table.
 
+    Other lines are passed over.
     ``is_header``: whether cells name the columns of a table; ``damaged``: rows with more or fewer cells.
     """
 
@@ -60,7 +48,7 @@ class Blocks:
         self._path, self._is_header, self._delimiter = path, is_header, delimiter
         self.damaged = 0
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[tuple[list[str], list[str]]]:
         header: list[str] = []
         lines, ahead = read_lines(self._path), deque[str]()
         while (line := ahead.popleft() if ahead else next(lines, None)) is not None:
@@ -78,7 +66,7 @@ class Blocks:
                 if len(joined) == len(header):
                     cells, ahead = joined, deque(islice(ahead, count, None))
             if header and len(cells) == len(header):
-                yield Row(header, cells)
+                yield header, cells
             elif header:
                 self.damaged += 1
 

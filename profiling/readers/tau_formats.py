@@ -260,7 +260,7 @@ def _sections(path: Path) -> Iterator[tuple[bytes, bytes, bytes, int]]:
             buffer, before = buffer[position:], before + position
             if len(buffer) > _LONGEST_SECTION:
                 raise UserError(f"{path} is damaged at byte {before} of its text: a section without an end")
-            piece = read_some(path, stream, max(_CHUNK_BYTES, len(buffer)))
+            piece = read_some(path, stream.read, max(_CHUNK_BYTES, len(buffer)))
             ended = not piece
             buffer += piece
             closed = closed or _END in buffer

@@ -1,6 +1,5 @@
 """Read functions and metrics from reports of VTune (CSV of ``vtune -report``) and of its ``aps --report``."""
 
-import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,9 +32,8 @@ _DELIMITERS = "\t,;|"
 _METRICS = {"Metric Name", "Metric Value"}
 _SECONDS_NS = 1e9
 _APS = re.compile(r"^\| Summary information\s*$", re.MULTILINE)
-_APS_FIRST = "elapsed time"
 # A value of aps and its unit, without the rank or node in brackets; 2026-01-31 is none.
-_APS_VALUE = re.compile(r"(-?\d[\d,]*(?:\.\d+)?)(?: ?([%A-Za-z][^()]*))?(?:\(.*\))?")
+_APS_VALUE = re.compile(r"(-?\d[\d,]{0,30}(?:\.\d+)?)(?: ?([%A-Za-z][^()]*))?(?:\(.*\))?")
 
 
 def recognise(path: Path, head: bytes) -> bool:
@@ -72,8 +70,8 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
             value = value / _SECONDS_NS if unit == "ns" else value
             metrics.append(printed.Metric(name, function, 1, value, value, value))
 
-    for row in blocks:
-        values = row.values
+    for header, cells in blocks:
+        values = dict(zip(header, cells, strict=True))
         if values.keys() >= _METRICS:  # of the whole
             add_metric(values["Metric Name"].strip(), "", values["Metric Value"])
             continue
@@ -110,7 +108,7 @@ def _of_aps(path: Path) -> Iterator[printed.Metric]:
     for line in read_lines(path):
         name, _, text = line.partition(":")
         indent, name = len(line) - len(line.lstrip(" ")), name.strip()
-        if not indent or not (above or name.lower() == _APS_FIRST):
+        if not indent or not (above or name.lower() == "elapsed time"):
             continue
         while above and above[-1][0] >= indent:
             above.pop()
@@ -119,8 +117,7 @@ def _of_aps(path: Path) -> Iterator[printed.Metric]:
                 label = f"{above[-1][1]}: {name}" if above else name
                 label += f" ({match[2].strip()})" if match[2] else ""
                 value = float(match[1].replace(",", ""))
-                if math.isfinite(value):
-                    yield printed.Metric(label, "", 1, value, value, value)
+                yield printed.Metric(label, "", 1, value, value, value)
         above.append((indent, name))
 
 

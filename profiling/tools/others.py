@@ -4,7 +4,6 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -71,7 +70,7 @@ class Tau(Profiler):
 
 _ANALYSES = {"auto": "hotspots", "hw-hotspots": "hotspots", "uarch": "uarch-exploration"}
 _REPORTS = {"memory-access": "hw-events", "uarch": "hw-events", "memory-consumption": "top-down"}
-_REPORT = "vtune.csv"
+_RESULTS, _REPORT = {"memory-consumption": "vtune-mc"}, "vtune.csv"  # mc: as VTune names such results
 _LATER = re.compile(r"-finalization-mode[= ](deferred|none)\b")
 
 
@@ -92,7 +91,8 @@ class Vtune(Profiler):
     def wrap(self, command: list[str], directory: Path, options: Options) -> list[str]:
         """The command under vtune; symbols are looked up later (:meth:`finish`)."""
         analysis = _ANALYSES.get(options.mode, options.mode)
-        words = ["vtune", "-collect", analysis, "-result-dir", str(_result(directory, options)), "-quiet"]
+        result = directory / _RESULTS.get(options.mode, "vtune")
+        words = ["vtune", "-collect", analysis, "-result-dir", str(result), "-quiet"]
         words += ["-knob", "sampling-mode=hw"] if options.mode == "hw-hotspots" else []
         words += options.metrics.split()
         # The ranks of a node would else all look up symbols at once, while others still compute.
@@ -103,8 +103,8 @@ class Vtune(Profiler):
         return _LATER.search(options.metrics) is not None
 
     def finish(self, directory: Path, options: Options) -> list[Step]:
-        kind = _REPORTS.get(options.mode, "hotspots")
-        return _reporting(_result(directory, options), kind, directory)
+        result = directory / _RESULTS.get(options.mode, "vtune")
+        return _reporting(result, _REPORTS.get(options.mode, "hotspots"), directory)
 
     def bundle(self, path: Path) -> Path:
         """The folder of a result that is to be finalized; else the file itself."""
@@ -116,16 +116,11 @@ class Vtune(Profiler):
         if not path.is_dir():
             yield from super().stream(path, findings, origin)
             return
-        kind = "top-down" if path.name.endswith("mc") else "hotspots"  # so VTune names memory-consumption
+        kind = "top-down" if path.name.endswith("mc") else "hotspots"
         with tempfile.TemporaryDirectory() as folder:
             for step in _reporting(path, kind, Path(folder)):
                 run_step(step, "vtune")
-            of_rank = replace(origin, rank=origin.rank_of(path))
-            yield from super().stream(Path(folder) / _REPORT, findings, of_rank)
-
-
-def _result(directory: Path, options: Options) -> Path:
-    return directory / ("vtune-mc" if options.mode == "memory-consumption" else "vtune")
+            yield from super().stream(Path(folder) / _REPORT, findings, Origin(origin.rank_of(path)))
 
 
 def _reporting(result: Path, kind: str, directory: Path) -> list[Step]:
