@@ -170,9 +170,7 @@ class Windows:
         most = np.diff([0, *before[at], begun.sum()]).max()
         if most > MOST_OPERATORS and not self._trace.on_device:
             why = f"{most:,} operators without steps, nor a pause between them"
-            raise UserError(
-                f"{self._trace.path or 'the recording'}: {why}; record fewer, or steps (profiler.step())"
-            )
+            raise UserError(f"{self._trace.path}: {why}; record fewer, or steps (profiler.step())")
         return distinct(moments[at])
 
     def _work(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -240,11 +240,12 @@ def _stream_summaries(path: Path, findings: list[Finding], rank: int) -> Iterato
         columns = [_COLUMNS.get(name.strip(), name.strip()) for name, _, _ in heads]
         cells = dict(zip(columns, values, strict=True))
         units = {column: unit or "ns" for column, (*_, unit) in zip(columns, heads, strict=True)}
-        times = [printed.time_ns(cells.get(one, ""), units.get(one, "")) for one in _TIMES]
+        times = (printed.time_ns(cells.get(one, ""), units.get(one, "")) for one in _TIMES)
+        total, mean, low, high, std = times
         calls, _ = printed.number_and_unit(cells.get("Calls", ""))
         on_device = "Operation" in header or {"Instances", "Name"} <= {*header}
         name = cells.get("Name", "").removeprefix(":")
-        activities.append(printed.Activity(name, calls, *times, on_device))
+        activities.append(printed.Activity(name, calls, total, mean, low, high, std, on_device))
     yield "intervals", printed.summary_intervals(activities, rank)
     yield "atomics", printed.summary_atomics(activities, [], rank)
     if blocks.damaged:

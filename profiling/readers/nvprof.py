@@ -282,12 +282,14 @@ class _Reader:
             if self._in_ranges and group != "Range":
                 return  # work and calls again, by range: counted already
             columns = ("Time", "Avg", "Min", "Max")
-            times = [printed.time_ns(row.get(one, ""), units.get(one, "")) for one in columns]
+            times = (printed.time_ns(row.get(one, ""), units.get(one, "")) for one in columns)
+            total, mean, low, high = times
             calls = printed.number_and_unit(row.get("Calls", ""))[0]
-            on_device = group in _DEVICE_TYPES
-            self.activities.append(printed.Activity(row["Name"], calls, *times, on_device=on_device))
-            if on_device:
-                share = (printed.number_and_unit(row["Time(%)"])[0], times[0])
+            activity = printed.Activity(row["Name"], calls, total, mean, low, high)
+            activity.on_device = group in _DEVICE_TYPES
+            self.activities.append(activity)
+            if activity.on_device:
+                share = (printed.number_and_unit(row["Time(%)"])[0], total)
                 self._shares.setdefault(len(self.processes), []).append(share)
         elif "Metric Name" in row or "Event Name" in row:
             self._add_metric(row, row.get("Kernel", ""))
