@@ -4,7 +4,6 @@ A run of ``python -m train`` gets its own directory, ``results/by-hand/<run id>`
 repetition number. Its rank 0 writes the manifest, as ``jobs.sweep`` does for the runs of a sweep.
 """
 
-import itertools
 import re
 import shlex
 import sys
@@ -131,12 +130,13 @@ def new_directory(run: Run, parent: Path = PARENT) -> Path:
     if len(format_id(run, outside=outside)) > _LONGEST_ID:
         outside = [name for name in outside if name not in _LONG_FIELDS]
     parent.mkdir(parents=True, exist_ok=True)
-    for repetition in itertools.count():
+    repetition = 0
+    while True:
         directory = parent / format_id(run, repetition, outside=outside)
         with suppress(FileExistsError):
             directory.mkdir()
             return directory
-    raise AssertionError("numbers never end")
+        repetition += 1
 
 
 def write_manifest(

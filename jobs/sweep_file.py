@@ -41,40 +41,28 @@ _PROFILER_OPTIONS = ("profile_mode", "profile_kernels", "profile_metrics")
 class Rule(BaseModel, extra="forbid", frozen=True):
     """Runs to leave out: those whose fields have one of the values of ``when``."""
 
-    when: dict[str, Any] = Field(description="Run's fields, or world_size: a value or a list of values")
-    because: Annotated[str, Field(min_length=1)] = Field(description="the reason, printed with the runs")
+    when: dict[str, Any]  # Run's fields, or world_size: a value or a list of values
+    because: Annotated[str, Field(min_length=1)]  # printed with the runs
 
     def matches(self, run: Run) -> bool:
         return all(run.value(name) in _as_list(values) for name, values in self.when.items())
 
 
 class Sweep(BaseModel, extra="forbid", frozen=True):
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
-        description="the results' folder below --out; by default the file's name"
+    # The results' folder below --out; by default the file's name.
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="should be the name of a folder")
+    run: dict[str, Any]  # Run's fields, of a program also factors of its own; a list of values is a factor
+    # How often each configuration runs, maybe by profile: {none: 2, torch: 1}.
+    repetitions: Repetitions | dict[Profile, Annotated[int, Field(ge=0, le=1000)]] = 3
+    exclude: list[Rule] = []
+    unavailable: Literal["fail", "skip"] = (
+        "fail"  # what runs are that cannot start here: failures or left out
     )
-    run: dict[str, Any] = Field(
-        description="Run's fields, of a program also factors of its own; a list of values is a factor"
-    )
-    repetitions: Repetitions | dict[Profile, Annotated[int, Field(ge=0, le=1000)]] = Field(
-        3, description="how often each configuration runs; may be said by profile: {none: 2, torch: 1}"
-    )
-    exclude: list[Rule] = Field([], description="rules that leave runs out")
-    unavailable: Literal["fail", "skip"] = Field(
-        "fail", description="whether runs that cannot start here are failures (fail) or left out (skip)"
-    )
-    order: Order = Field(
-        "random", description="in which order runs start; largest and smallest: by nodes, else random"
-    )
-    order_seed: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="seed of the random order; by default random, and recorded in sweep.json"
-    )
-    time_limit_s: Annotated[float, Field(gt=0)] = Field(3600, description="time limit of a run, in seconds")
-    hang_limit_s: Annotated[float, Field(ge=0)] = Field(
-        300, description="seconds without a new step after which a run is ended as hanging (0: never)"
-    )
-    retries: Annotated[int, Field(ge=0, le=10)] = Field(
-        3, description="maximum number of retries of a run after a failure that may be temporary"
-    )
+    order: Order = "random"  # in which runs start; largest and smallest: by nodes, else random
+    order_seed: Annotated[int, Field(ge=0)] | None = None  # by default random, and recorded in sweep.json
+    time_limit_s: Annotated[float, Field(gt=0)] = 3600  # of a run
+    hang_limit_s: Annotated[float, Field(ge=0)] = 300  # without a new step until a run is ended; 0: never
+    retries: Annotated[int, Field(ge=0, le=10)] = 3  # at most, after a failure that may be temporary
 
     @property
     def values(self) -> dict[str, list[Any]]:

@@ -59,13 +59,12 @@ class Slurm(OnNodes):
             yield f"{run.nodes} nodes requested, but {place} has {has}{without}"
         if run.device != "cpu" and (by_site := self.site.gpus_per_node):
             asked, there = run.gpus_per_node, self.gpus_per_node
+            wrong = f"{asked} GPUs per node requested, but"
             if asked > by_site:
-                yield f"{asked} GPUs per node requested, but {site} says gpus_per_node: {by_site}"
+                yield f"{wrong} {site} says gpus_per_node: {by_site}"
             if there is not None and asked > there:
-                yield (
-                    f"{asked} GPUs per node requested, but {place} has {there}: correct gpus_per_node in "
-                    f"{site}, or submit with --gpus-per-node={asked}"
-                )
+                remedy = f"correct gpus_per_node in {site}, or submit with --gpus-per-node={asked}"
+                yield f"{wrong} {place} has {there}: {remedy}"
         ranks, cpus = run.ranks_per_node, self.cores
         if cpus < ranks <= self.node_cpus:
             why = f"the job has {cpus} of {self.node_cpus} CPUs; submit with --exclusive"
@@ -85,24 +84,15 @@ class Slurm(OnNodes):
             mounts = ",".join(bind if ":" in bind else f"{bind}:{bind}" for bind in box.binds)
             in_pyxis += [f"--container-mounts={mounts}"] if mounts else []
         return [
-            "srun",
-            f"--nodes={run.nodes}",
-            *([f"--nodelist={','.join(nodes)}"] if nodes else []),
-            f"--ntasks={run.ranks}",
-            f"--ntasks-per-node={run.ranks_per_node}",
-            "--distribution=block",
+            *("srun", f"--nodes={run.nodes}", *([f"--nodelist={','.join(nodes)}"] if nodes else [])),
+            *(f"--ntasks={run.ranks}", f"--ntasks-per-node={run.ranks_per_node}", "--distribution=block"),
             f"--cpus-per-task={max(1, self.cores // run.ranks_per_node)}",
             f"--cpu-bind={'cores' if cores else 'none'}",
             *([f"--gpus-per-node={run.gpus_per_node}", "--gpu-bind=none"] if self.uses_gpus(run) else []),
             *([f"--mpi={self.site.mpi.srun}"] if self.site.mpi.srun else []),
             # The nodes are ours alone. Without this, a job that has lost a node gets no step any more: Slurm
             # (22.05) does not give back what the lost step held.
-            "--overlap",
-            "--kill-on-bad-exit=1",
-            f"--wait={_WAIT_S}",
+            *("--overlap", "--kill-on-bad-exit=1", f"--wait={_WAIT_S}"),
             # The job may have been submitted with --export=NONE; ranks need the environment all the same.
-            "--export=ALL",
-            "--job-name=scaleprof",
-            *in_pyxis,
-            *self.site.srun,
+            *("--export=ALL", "--job-name=scaleprof", *in_pyxis, *self.site.srun),
         ]
