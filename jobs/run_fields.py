@@ -164,12 +164,6 @@ def format_id(
     return f"run_{repetition}_{kind}_{point}{extra}{ended}"
 
 
-def repetition_of(text: str) -> int | None:
-    """The repetition that an id says; None: it is no run's."""
-    match = _BEGIN.match(text)
-    return int(match[1]) if match else None
-
-
 def attempted(name: str) -> str:
     """The point (and repetition) that a run was an attempt at: its id without the exit code."""
     return _ENDED_WITH.sub("", name)
@@ -185,7 +179,7 @@ def in_order(text: str) -> tuple:
     """A sort key for ids: by configuration, numbers by their value, and then by repetition."""
     configuration = _NUMBER.split(_BEGIN.sub("", text))
     values = [float(part) if place % 2 else part for place, part in enumerate(configuration)]
-    return values, repetition_of(text) or 0, text
+    return values, int(begin[1]) if (begin := _BEGIN.match(text)) else 0, text
 
 
 def parse_id(text: str) -> RunId:
@@ -254,26 +248,21 @@ _FLAGS = {name: info for name, info in Run.model_fields.items() if name not in (
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """One flag for each field of Run (``--gpus-per-node``), with its description and default as help."""
     for name, info in _FLAGS.items():
-        options = literal_options(info.annotation)
-        text = (info.description or "") + (f" ({', '.join(options)})" if options else "")
+        options, text = literal_options(info.annotation), info.description or ""
         default = "" if info.default is None else f" [{as_text(info.default)}]"
         flag = "--" + name.replace("_", "-")
         if info.annotation is bool or bool in get_args(info.annotation):
-            options = ("true", "false", *options)
-            text = (info.description or "") + default
-            parser.add_argument(flag, nargs="?", const="true", metavar="|".join(options), help=text)
+            values = "|".join(("true", "false", *options))
+            parser.add_argument(flag, nargs="?", const="true", metavar=values, help=text + default)
         else:
-            parser.add_argument(flag, metavar=name.upper(), help=(text + default).replace("%", "%%"))
+            text += (f" ({', '.join(options)})" if options else "") + default
+            parser.add_argument(flag, metavar=name.upper(), help=text.replace("%", "%%"))
 
 
 def run_from_flags(arguments: argparse.Namespace, mistakes: Sequence[str] = ()) -> Run:
-    texts = {name: getattr(arguments, name) for name in _FLAGS}
+    texts = {name: text for name in _FLAGS if (text := getattr(arguments, name)) is not None}
     # An empty text is the default of an optional field (``--data "$DATA"``).
-    given = {
-        name: text
-        for name, text in texts.items()
-        if text is not None and (text or _FLAGS[name].default is not None)
-    }
+    given = {name: text for name, text in texts.items() if text or _FLAGS[name].default is not None}
     try:
         run = Run.model_validate_strings(given)
     except ValidationError as error:

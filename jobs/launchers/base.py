@@ -71,6 +71,7 @@ class Launcher:
     program: ClassVar[str] = ""  # that must be on the PATH
     install: ClassVar[str] = ""  # how one gets it, for :mod:`jobs.doctor`
     machine: Machine  # where ranks run, or one like it
+    place: str = "here"  # where runs would start, as it follows ``no run can start``
 
     @classmethod
     def open(cls, site: Site, environment: Mapping[str, str]) -> Self:
@@ -83,11 +84,6 @@ class Launcher:
         if cls.program:
             return of_program([cls.program, "--version"], cls.install)
         return Presence(cls.name, True, "built in")
-
-    @property
-    def place(self) -> str:
-        """Where runs would start, as it follows ``no run can start``."""
-        return "here"
 
     @property
     def nodes(self) -> tuple[str, ...]:

