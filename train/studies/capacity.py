@@ -199,11 +199,10 @@ class Capacity:
             paths = [Path(task["answer"]) for task in tasks]
             texts = [path.read_bytes() if path.exists() else None for path in paths]
         answers = [Attempt.model_validate_json(text) if text else None for text in texts]
-        base = max((answer.base for answer in answers if answer and answer.base >= answer.limit), default=0)
-        if base:
+        if full := [answer for answer in answers if answer and answer.base >= answer.limit]:
             raise UserError(
-                f"--memory-limit {flags.memory_limit / (1 << 20):.0f} MiB is too small for the interpreter "
-                f"and PyTorch alone, which take {base / (1 << 20):.0f} MiB"
+                f"--memory-limit {full[0].limit / (1 << 20):.0f} MiB is too small for the interpreter and "
+                f"PyTorch alone, which take {full[0].base / (1 << 20):.0f} MiB"
             )
         return judged(answers, ended, printed)
 
