@@ -43,9 +43,6 @@ _LOGS = (".txt", ".log", ".out", ".err")  # how files end to which output is sen
 _EXIT: dict[Kind | None, int] = {"interrupted": EXIT_INTERRUPTED, "wrong use": EXIT_WRONG_USE}
 
 
-# --- the folder of a run --------------------------------------------------------------------------------
-
-
 def is_by_hand(out: Path | None) -> bool:
     """Whether no sweep has started this run: a sweep puts a file of its own into a run's directory."""
     return out is None or not (out / store.OWNER).exists()
@@ -174,9 +171,6 @@ def _common_steps(run: Run, ranks: Sequence[Path]) -> tuple[Run, list[Finding]]:
         tables.write(rows.slice(0, least), rank, "batches")
     finding = Finding("steps_differ", data={"least": least, "most": most})
     return run.model_copy(update={"batches": least}), [finding]
-
-
-# --- a watched program ----------------------------------------------------------------------------------
 
 
 def new_name(program: str, me: Identity, environment: Mapping[str, str]) -> str:

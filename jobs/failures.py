@@ -236,9 +236,6 @@ def _death(match: re.Match[str]) -> Failure:
     return Failure("rank crash", death_of(who, code), code, (node,) if node else ())
 
 
-# --- the manifest ----------------------------------------------------------------------------------------
-
-
 def make_manifest(
     run: Run, repetition: int, directory: Path, ended: Ended, command: list[str],
     environment: Mapping[str, str], started: datetime, unknown: Sequence[str] = (),
@@ -268,11 +265,7 @@ def judge(
     run: Run, directory: Path, ended: Ended, reports: Sequence[RankReport], wrong: str
 ) -> tuple[Failure | None, list[Finding]]:
     """Why a run failed (None: it counts), and what is to be said of how it ended."""
-    if not wrong:
-        try:
-            store.check_run(run, reports, directory)
-        except UserError as error:
-            wrong = str(error)
+    wrong = wrong or next(machine.refused_by(store.check_run, run, reports, directory), "")
     if not ended.exit_code and not wrong:
         return None, []
     log = log_tail(directory / store.LOG, run.ranks)

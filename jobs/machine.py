@@ -12,7 +12,7 @@ import re
 import shlex
 import socket
 import subprocess
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -125,6 +125,14 @@ def ask(
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(command, 127, "", str(error))
+
+
+def refused_by(check: Callable[..., None], *arguments: Any) -> Iterator[str]:
+    """What a check says that refuses; nothing if it passes."""
+    try:
+        check(*arguments)
+    except UserError as error:
+        yield str(error)
 
 
 def versions() -> dict[str, str]:

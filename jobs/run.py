@@ -62,7 +62,6 @@ def has_horovod() -> bool:
     return is_importable("horovod")
 
 
-Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 # What there is of each is said in one place.
 Profile: TypeAlias = Literal[STARTED]  # type: ignore[valid-type]
 LoaderName: TypeAlias = Literal[tuple(LOADERS)]  # type: ignore[valid-type]
@@ -127,7 +126,7 @@ class Run(BaseModel, extra="forbid", frozen=True, strict=True, defer_build=True)
     grad: Annotated[Literal["fp32", "fp16", "bf16"], Role("workload", "{} gradients")] = Field(
         "fp32", description="precision in which gradients are exchanged"
     )
-    compute: Annotated[Precision, Role("workload", "{} compute")] = Field(
+    compute: Annotated[Literal["fp32", "tf32", "bf16", "fp16"], Role("workload", "{} compute")] = Field(
         "fp32", description="precision of the computation"
     )
 

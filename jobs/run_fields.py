@@ -114,8 +114,6 @@ def parse_only(pairs: Sequence[str], factors: Collection[str] = ()) -> dict[str,
     return only
 
 
-# --- ids -----------------------------------------------------------------------------------------------
-
 _SIZED = r"(?P<nodes>\d+)_(?P<gpus_per_node>\d+)_(?P<network>[A-Za-z]+)_(?P<profile>[a-z]+)"
 _OUTSIDE = r"(?P<outside>(\+[A-Za-z_][A-Za-z0-9_.-]*=[A-Za-z0-9.%~-]*)*)"
 _ENDED = rf"{_OUTSIDE}(_ret_(?P<exit_code>-?\d+)(_(?P<rank>\d+))?)?"

@@ -261,10 +261,9 @@ def _check_cluster(site: Site, environment: Mapping[str, str]) -> Iterator[Prese
             yield _presence(site, "partition", True, detail)
             if (gpus := site.gpus_per_node) is not None:
                 yield _presence(site, "gpus_per_node", gpus <= part.gpus, f"{gpus}; there: {part.gpus}")
-    try:
-        machine.check_accepted([*sbatch_words(site), "--wrap=true"], environment)
-    except UserError as error:
-        yield _presence(site, "sbatch", False, str(error))
+    job = [*sbatch_words(site), "--wrap=true"]
+    for why in machine.refused_by(machine.check_accepted, job, environment):
+        yield _presence(site, "sbatch", False, why)
     if shutil.which("srun", path=environment.get("PATH")):
         yield from check_mpi(site, environment)
 

@@ -2,18 +2,17 @@
 
 import shutil
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from jobs import ROOT
-from jobs.machine import Allocation, Machine, read_allocation, this_machine
+from jobs.machine import Allocation, Machine, read_allocation, refused_by, this_machine
 from jobs.processes import Process
 from jobs.run import INSTALL_DALI, LOADERS, MAKE_DATA, Run, check_data
 from jobs.site import Site, network_environment
 from jobs.sweep_file import check_can_start
-from profiling.errors import UserError
 from profiling.tools import Options, Presence, check_can_record, of_program
 
 
@@ -34,7 +33,7 @@ def why_not_on(
     if not gpus and run.graph:
         yield f"graph true needs a GPU, and {name} has none; use graph false"
     if run.program and sees_data:
-        yield from _refused_by(check_can_start, run, Path.cwd())
+        yield from refused_by(check_can_start, run, Path.cwd())
     if loader.on_cpu and not gpus:
         yield f"loader {run.loader} needs a GPU, and {name} has none; on a CPU use {loader.on_cpu}"
     if loader.by_dali and not machine.has_dali:
@@ -42,9 +41,9 @@ def why_not_on(
     if loader.reads_data and run.data is None:
         yield f"loader {run.loader} needs data: a folder of images or TFRecord files; {MAKE_DATA}"
     elif loader.reads_data and sees_data:
-        yield from _refused_by(check_data, ROOT / str(run.data), run.data_format)
+        yield from refused_by(check_data, ROOT / str(run.data), run.data_format)
     options = Options(run.profile_mode, gpu=gpus != 0, world_size=run.ranks)
-    yield from _refused_by(check_can_record, run.profile, options, sees_programs)
+    yield from refused_by(check_can_record, run.profile, options, sees_programs)
     if gpus and run.gpus_per_node > gpus:
         yield f"{run.gpus_per_node} GPUs requested, but {name} has {gpus}"
     if not gpus and run.ranks_per_node > machine.cores:
@@ -52,13 +51,6 @@ def why_not_on(
             f"{run.ranks_per_node} ranks per node requested, but {name} has {machine.cores} CPU cores and no "
             f"GPU: set gpus_per_node (without GPUs: ranks per node) to at most {machine.cores}"
         )
-
-
-def _refused_by(check: Callable[..., None], *arguments: Any) -> Iterator[str]:
-    try:
-        check(*arguments)
-    except UserError as error:
-        yield str(error)
 
 
 class Launcher:

@@ -9,9 +9,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -21,73 +20,19 @@ from jobs.run import Run
 from jobs.site import Site
 from profiling.tools import Presence, of_program
 
-
-@dataclass(frozen=True)
-class Layout:
-    """Where the ranks go, for the function that says it in one MPI's words."""
-
-    hosts: Sequence[str]  # one for each node; empty: this machine
-    nodes: int
-    ranks: int  # of each node
-    cores: int  # of each rank; 0: unknown, or not to be bound
-    variables: Sequence[str]  # names of environment variables to hand on to the ranks
-    root: bool  # whether root starts it
-    slurm: bool  # whether a Slurm allocation holds the hosts
-
-
-def _open_mpi(layout: Layout, release: int) -> list[str]:
-    # Slots are what the batch system counted (tasks); how many ranks a node takes is ours to say.
-    mapping, more = ("", ["--oversubscribe"]) if release < 5 else (":OVERSUBSCRIBE", [])
-    words = [*(["--allow-run-as-root"] if layout.root else []), "-np", str(layout.nodes * layout.ranks)]
-    if layout.hosts:
-        words += ["--host", ",".join(f"{host}:{layout.ranks}" for host in layout.hosts)]
-    bound = f":PE={layout.cores}" if layout.cores else ""
-    words += ["--map-by", f"ppr:{layout.ranks}:node{bound}{mapping}", *more]
-    words += ["--bind-to", "core" if layout.cores else "none"]
-    return words + [word for name in layout.variables for word in ("-x", name)]
-
-
-def _hydra(layout: Layout) -> list[str]:
-    """The words that MPICH and Intel MPI share; all of the environment is handed on by default."""
-    words = ["-np", str(layout.nodes * layout.ranks), "-ppn", str(layout.ranks)]
-    return words + (["-hosts", ",".join(layout.hosts)] if layout.hosts else [])
-
-
-def mpich(layout: Layout) -> list[str]:
-    return [*_hydra(layout), "-bind-to", f"core:{layout.cores}" if layout.cores else "none"]
-
-
-def intel_mpi(layout: Layout) -> list[str]:
-    words = _hydra(layout)
-    if layout.slurm:
-        # Else it takes the allocation's own placement, whatever -ppn says.
-        words += ["-bootstrap", "slurm", "-genv", "I_MPI_JOB_RESPECT_PROCESS_PLACEMENT", "0"]
-    pin = ["I_MPI_PIN_DOMAIN", f"{layout.cores}:compact"] if layout.cores else ["I_MPI_PIN", "0"]
-    return [*words, "-genv", *pin]
-
-
-def pals(layout: Layout) -> list[str]:
-    """HPE's PALS, as its command line (github.com/Cray-HPE/craycli, mpiexec) and ALCF's guides have it."""
-    words = ["--np", str(layout.nodes * layout.ranks), "--ppn", str(layout.ranks)]
-    words += ["--hosts", ",".join(layout.hosts)] if layout.hosts else []
-    bound = ["depth", "--depth", str(layout.cores)] if layout.cores else ["none"]
-    # Files are shared; a copy of Python's own would not find its virtual environment.
-    return [*words, "--cpu-bind", *bound, "--no-transfer"]
-
-
-# what `mpirun --version` says -> which MPI it is, and the function that speaks its language
-KINDS: dict[str, tuple[str, Callable[[Layout], list[str]]]] = {
-    r"\(Open MPI\) 5\.": ("Open MPI 5", partial(_open_mpi, release=5)),
-    r"\(Open(MPI|RTE| MPI)\) [1-4]\.": ("Open MPI 4", partial(_open_mpi, release=4)),
-    r"Intel\(R\) MPI": ("Intel MPI", intel_mpi),
-    r"HYDRA build details": ("MPICH", mpich),
-    r"^mpi(exec|run) version \d": ("PALS", pals),
+# what `mpirun --version` says -> which MPI it is
+KINDS = {
+    r"\(Open MPI\) 5\.": "Open MPI 5",
+    r"\(Open(MPI|RTE| MPI)\) [1-4]\.": "Open MPI 4",
+    r"Intel\(R\) MPI": "Intel MPI",
+    r"HYDRA build details": "MPICH",
+    r"^mpi(exec|run) version \d": "PALS",
 }
 
 
 def kind_of(version: str) -> str | None:
     """Which MPI printed this; None if it is none of those known."""
-    return next((kind for pattern, (kind, _) in KINDS.items() if re.search(pattern, version)), None)
+    return next((kind for pattern, kind in KINDS.items() if re.search(pattern, version)), None)
 
 
 @dataclass(frozen=True)
@@ -144,11 +89,41 @@ class Mpirun(OnNodes):
         yield from super().reasons_against(run)
 
     def words(self, run: Run, nodes: Sequence[str], cores: int, added: Mapping[str, str]) -> list[str]:
-        handed_on = sorted({*added, *(name for name in self.environment if forwarded(name))})
-        in_slurm = self.allocation is not None and self.allocation.slurm
-        layout = Layout(nodes, run.nodes, run.ranks_per_node, cores, handed_on, self.root, in_slurm)
-        words = next(words_of for kind, words_of in KINDS.values() if kind == self.kind)(layout)
+        words = self._hydra(run, nodes, cores)
+        if self.kind == "PALS":
+            words = self._pals(run, nodes, cores)
+        elif self.kind in ("Open MPI 4", "Open MPI 5"):
+            words = self._open_mpi(run, nodes, cores)
+            handed_on = sorted({*added, *(name for name in self.environment if forwarded(name))})
+            words += [word for name in handed_on for word in ("-x", name)]
         return [self.mpirun, *words, *self.site.mpi.flags]
+
+    def _open_mpi(self, run: Run, nodes: Sequence[str], cores: int) -> list[str]:
+        # Slots are what the batch system counted (tasks); how many ranks a node takes is ours to say.
+        mapping, more = (":OVERSUBSCRIBE", []) if self.kind == "Open MPI 5" else ("", ["--oversubscribe"])
+        ranks, bound = run.ranks_per_node, f":PE={cores}" if cores else ""
+        words = [*(["--allow-run-as-root"] if self.root else []), "-np", str(run.ranks)]
+        words += ["--host", ",".join(f"{host}:{ranks}" for host in nodes)] if nodes else []
+        words += ["--map-by", f"ppr:{ranks}:node{bound}{mapping}", *more]
+        return [*words, "--bind-to", "core" if cores else "none"]
+
+    def _hydra(self, run: Run, nodes: Sequence[str], cores: int) -> list[str]:
+        """MPICH and Intel MPI: all of the environment is handed on by default."""
+        words = ["-np", str(run.ranks), "-ppn", str(run.ranks_per_node)]
+        words += ["-hosts", ",".join(nodes)] if nodes else []
+        if self.kind == "MPICH":
+            return [*words, "-bind-to", f"core:{cores}" if cores else "none"]
+        if self.allocation is not None and self.allocation.slurm:
+            # Else it takes the allocation's own placement, whatever -ppn says.
+            words += ["-bootstrap", "slurm", "-genv", "I_MPI_JOB_RESPECT_PROCESS_PLACEMENT", "0"]
+        return [*words, "-genv", *(["I_MPI_PIN_DOMAIN", f"{cores}:compact"] if cores else ["I_MPI_PIN", "0"])]
+
+    def _pals(self, run: Run, nodes: Sequence[str], cores: int) -> list[str]:
+        """PALS, as its command line (github.com/Cray-HPE/craycli, mpiexec), and ALCF's guides have it."""
+        words = ["--np", str(run.ranks), "--ppn", str(run.ranks_per_node)]
+        words += ["--hosts", ",".join(nodes)] if nodes else []
+        words += ["--cpu-bind", *(["depth", "--depth", str(cores)] if cores else ["none"])]
+        return [*words, "--no-transfer"]  # files are shared; a copy of Python would not find its environment
 
 
 def _mpirun(environment: Mapping[str, str]) -> tuple[str, str]:

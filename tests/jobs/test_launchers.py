@@ -104,7 +104,7 @@ def as_told(argv: list[str]) -> tuple[list[str], list[list[str]], list[str]]:
 def test_every_launcher_has_a_golden_file():
     told = {launcher.name for launcher, _ in LAUNCHES.values()}
     kinds = {launcher.kind for launcher, _ in LAUNCHES.values() if isinstance(launcher, Mpirun)}
-    assert told == set(LAUNCHERS) and kinds == {kind for kind, _ in KINDS.values()}
+    assert told == set(LAUNCHERS) and kinds == set(KINDS.values())
 
 
 @pytest.mark.parametrize(
