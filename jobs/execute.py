@@ -101,8 +101,7 @@ class Bar(Progress):
         columns = (text, BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
         super().__init__(*columns, console=console, auto_refresh=False, disable=not console.is_terminal)
         self._runs = self.add_task("", total=total, completed=done)
-        self._total, self._done, self._done_before = total, done, done
-        self._since, self._last = time.monotonic(), 0.0
+        self._done_before, self._since, self._last = done, time.monotonic(), 0.0
 
     def show(self, sweep_run: SweepRun, log: Path | None = None) -> None:
         """Name the run that is under way, and the batch that ``log`` says it is at."""
@@ -110,18 +109,18 @@ class Bar(Progress):
             return
         self._last = time.monotonic()
         what, left = describe(sweep_run.configuration, sweep_run.outside), ""
-        if ended := self._done - self._done_before:  # the others may take as long
-            seconds = (self._last - self._since) / ended * (self._total - self._done)
+        total, done = round(self.tasks[0].total or 0), round(self.tasks[0].completed)
+        if ended := done - self._done_before:  # the others may take as long
+            seconds = (self._last - self._since) / ended * (total - done)
             left = f"; about {timedelta(seconds=round(seconds))} left"
         if self.disable:
-            say(self.console, f"[{self._done + 1}/{self._total}] {what}{left} ({sweep_run.id})")
+            say(self.console, f"[{done + 1}/{total}] {what}{left} ({sweep_run.id})")
             return
         step = f"  step {batch}" if log and (batch := last_batch(log)) else ""
         self.update(self._runs, description=f"{what} #{sweep_run.repetition}{step}{left}", refresh=True)
 
     def ended(self) -> None:
-        self._done += 1
-        self.update(self._runs, completed=self._done, refresh=True)
+        self.update(self._runs, advance=1, refresh=True)
 
 
 def last_batch(log: Path) -> str:
@@ -139,12 +138,6 @@ def count_reasons(excluded: Sequence[SweepRun]) -> list[str]:
     """``["12 runs: one rank sends no gradients", ...]``, in the order of their first run."""
     counts = Counter(left.reason for left in excluded)
     return [f"{count} run{'s' * (count > 1)}: {reason}" for reason, count in counts.items()]
-
-
-def print_excluded(console: Console, excluded: Sequence[SweepRun], place: str = "") -> None:
-    """The runs left out, or those that cannot start at a ``place``, counted by reason."""
-    for line in count_reasons(excluded):
-        say(console, f"{f'cannot start {place}' if place else store.LEFT_OUT}: {line}", "yellow")
 
 
 def pasteable(argv: Sequence[str], environment: Mapping[str, str]) -> str:
@@ -253,8 +246,11 @@ class Plan(NamedTuple):
     refused: int  # impossible ones, where these are failures
 
     def print_excluded(self, console: Console, execution: Execution) -> None:
-        print_excluded(console, execution.excluded)
-        print_excluded(console, self.impossible, execution.launcher.place if self.refused else "")
+        """The runs left out, and those that cannot start, counted by reason."""
+        why_not = f"cannot start {execution.launcher.place}" if self.refused else store.LEFT_OUT
+        lines = [f"{store.LEFT_OUT}: {each}" for each in count_reasons(execution.excluded)]
+        for line in [*lines, *(f"{why_not}: {each}" for each in count_reasons(self.impossible))]:
+            say(console, line, "yellow")
 
 
 def plan(execution: Execution, checked: bool = True) -> Plan:

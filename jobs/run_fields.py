@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, get_args
@@ -134,14 +134,11 @@ class RunId:
     """A run id taken apart: the fields it says, the repetition, and, once it ended, exit code (and rank)."""
 
     fields: Mapping[str, Any]
+    run: Run
     repetition: int = 0
     exit_code: int | None = None
     rank: int | None = None
     factors: Mapping[str, str] | None = None  # a program's own, as text; None: of our own training loop
-    run: Run = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "run", make_run(self.fields))
 
 
 def id_fields(run: Run) -> tuple[str, ...]:
@@ -196,7 +193,8 @@ def parse_id(text: str) -> RunId:
         else:
             values[name] = parse_value(name, unquote(value))
     code, rank = (int(match[name]) if match[name] else None for name in ("exit_code", "rank"))
-    return RunId(values, int(match["repetition"]), code, rank, factors if of_program else None)
+    run, repetition = make_run(values), int(match["repetition"])
+    return RunId(values, run, repetition, code, rank, factors if of_program else None)
 
 
 def _in_id(name: str, run: Run) -> str:

@@ -23,7 +23,7 @@ from typing import cast
 from rich.console import Console
 
 from jobs import ROOT, store, sweep
-from jobs.execute import pasteable, plan, print_excluded, print_plan, record_sweep
+from jobs.execute import pasteable, plan, print_plan, record_sweep
 from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import OnNodes
 from jobs.launchers.slurm import Slurm
@@ -100,8 +100,7 @@ def main() -> int:
     sweep.announce(site)
     execution = replace(execution, launcher=launcher.planned())
     planned, directory = plan(execution, checked), execution.directory
-    place = execution.launcher.place if planned.refused else ""
-    print_excluded(Console(stderr=True), planned.impossible, place)
+    planned.print_excluded(Console(stderr=True), execution)
     if refused := planned.refused:
         raise UserError(f"runs that cannot start: {refused} (to leave them out: -- --unavailable skip)")
     counts = sorted({sweep_run.configuration.nodes for sweep_run in planned.todo})
@@ -137,7 +136,7 @@ def main() -> int:
         remove = f"{system.cancel if system else 'scancel'} {queued}"
         raise UserError(f"{why}; queued before: {queued} (to remove: {remove})" if ids else why) from None
     if dry_run:
-        print_plan(replace(execution, sweep_runs=planned.possible))
+        print_plan(replace(execution, sweep_runs=planned.possible, excluded=()))
         print("nothing submitted", file=sys.stderr)
     return EXIT_DONE
 
