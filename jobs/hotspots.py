@@ -19,7 +19,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jobs.execute import Execution, describe, run_sweep
 from jobs.launchers.base import Local
@@ -32,9 +32,6 @@ from profiling import schemas, tables
 from profiling.arguments import count
 from profiling.errors import UserError, run_command
 from profiling.tools import tool
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SIZES = ("device", "batch", "image_size")  # flags that say its size
 TIMED_BATCHES, COUNTED_BATCHES = 10, 3  # of which the profiler records the later half, and the last one
@@ -70,7 +67,7 @@ def main() -> int:
     sized = {name: parse_value(name, text) for name, text in texts.items() if text is not None}
     # Of several ranks counters cannot be read: each kernel is repeated, and a collective would wait for ever.
     run = make_run({**first.configuration.model_dump(), **_ALONE, **_SHORT, **_USUAL, **sized})
-    _say(describe(run))
+    print(describe(run), file=sys.stderr, flush=True)
     # Fields outside a run's id that tell its configuration from others measured in the same directory.
     outside = {*first.outside, *sized} & set(OUTSIDE_FIELDS) - {*_ALONE, *_SHORT, *_USUAL}
     sweep_run = SweepRun(run, 0, tuple(sorted(outside)))
@@ -81,38 +78,29 @@ def main() -> int:
     print_answer("analysis.hotspots", directory, arguments, *chosen)
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def measure(sweep_run: SweepRun, directory: Path, top: int, machine: Machine) -> None:
     """Time a configuration, and read the counters of its hottest kernels with the first tool that can."""
     run = sweep_run.configuration
     if not _done(sweep_run, directory):
         raise UserError(f"the timing run failed; its log is in {directory}")
     rank = tables.rank_directory(directory / f"{sweep_run.id}_ret_0", 0)
-    names = hottest(tables.read(rank, "kernels", ["short_name", "class", "duration_ns"]), top)
+    kernels = tables.read(rank, "kernels", ["short_name", "class", "duration_ns"]).to_pandas()
+    of_model = kernels[~kernels["class"].isin(schemas.APART)].groupby("short_name", observed=True)
+    spent = of_model["duration_ns"].sum().sort_values(ascending=False, kind="stable")
+    names = [str(name) for name in spent.index[:top]]
     if not names:
         raise UserError(f"{rank} contains no kernels of the model")
     on_gpu = run.device != "cpu" and bool(machine.gpus)
     for counter in tools_for(on_gpu, machine.capability):
         if _done(replace(sweep_run, configuration=counted(run, counter, names)), directory):
             return
-    _say("no counters read")
+    print("no counters read", file=sys.stderr)
 
 
 def _done(sweep_run: SweepRun, directory: Path) -> bool:
     values = {"name": directory.name, "run": sweep_run.configuration.model_dump(), "hang_limit_s": 0}
     sweep = Sweep.model_validate({**values, "repetitions": 1})
     return run_sweep(Execution(sweep, directory, Local(), [sweep_run])).failed == 0
-
-
-def hottest(kernels: "pa.Table", top: int) -> list[str]:
-    """The short names of the model's kernels that take most time, the longest first."""
-    frame = kernels.to_pandas()
-    frame = frame[~frame["class"].isin(schemas.APART)]
-    spent = frame.groupby("short_name", observed=True)["duration_ns"].sum()
-    return [str(name) for name in spent.sort_values(ascending=False, kind="stable").index[:top]]
 
 
 def tools_for(on_gpu: bool, capability: tuple[int, int] | None) -> list[str]:
@@ -125,7 +113,7 @@ def tools_for(on_gpu: bool, capability: tuple[int, int] | None) -> list[str]:
         if shutil.which(tool(name).program):
             here.append(name)
         else:
-            _say(f"{name} missing: {tool(name).install}")
+            print(f"{name} missing: {tool(name).install}", file=sys.stderr)
     return here
 
 

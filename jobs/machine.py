@@ -305,10 +305,7 @@ def cluster_name(environment: Mapping[str, str]) -> str | None:
     """Slurm's name of this cluster; None where there is no Slurm. Only jobs find it in their environment."""
     if name := environment.get("SLURM_CLUSTER_NAME"):
         return name
-    try:
-        answer = _answer(["scontrol", "show", "config"], environment)
-    except UserError:
-        return None
+    answer = ask(["scontrol", "show", "config"], environment).stdout
     match = re.search(r"^ClusterName\s*=\s*(\S+)", answer, re.MULTILINE)
     return match[1] if match else None
 
@@ -417,10 +414,7 @@ def read_hostfile(path: Path, said_by: str) -> list[str]:
 
 def gpus_per_node(job: str) -> int | None:
     """How many GPUs a job of Slurm's has on each of its nodes, at least; None if Slurm does not say."""
-    try:
-        details = _answer(["scontrol", "show", "job", "--details", job], os.environ)
-    except UserError:
-        return None
+    details = ask(["scontrol", "show", "job", "--details", job]).stdout
     # Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:a100:4(IDX:0-3)
     lines = re.findall(r"^\s*Nodes=\S+ .*\bGRES=(.*)$", details, re.MULTILINE)
     return min(map(count_gpus, lines), default=None)

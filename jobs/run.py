@@ -8,7 +8,7 @@ torch: only ranks import the modules that open them.
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from profiling.errors import Mistakes, UserError, did_you_mean
+from profiling.errors import UserError, did_you_mean
 from profiling.tools import STARTED, check_mode, is_importable
 
 # Else pydantic looks for plugins in every installed package, which takes each command 0.1 s.
@@ -428,14 +428,6 @@ def model_names() -> list[str]:
     return sorted(name for path in sources for name in _REGISTERED.findall(path.read_text(encoding="utf-8")))
 
 
-def check_models(names: Iterable[str], where: Callable[[str], str]) -> None:
-    """Refuse models that torchvision does not have; where it is not installed, a run finds out."""
-    known, see = model_names(), "torchvision's classification models"
-    if wrong := sorted(set(names) - set(known)) if known else []:
-        meant = {name: did_you_mean(name, known, see=see) for name in wrong}
-        raise Mistakes([f"{where(name)}: invalid model {name!r}{meant[name]}" for name in wrong])
-
-
 # --- data sets: a folder of classes with images (class/image.jpg), or a folder of TFRecord files -----------
 
 _DEMO = Path("data", "demo")
@@ -474,11 +466,8 @@ def images_below(folder: Path) -> Iterator[Path]:
 
 def record_files(folder: Path) -> list[Path]:
     """The TFRecord files of a folder in name order: all but indexes and descriptions."""
-    return sorted(
-        path
-        for path in folder.iterdir()
-        if path.is_file() and path.suffix not in (".idx", ".json") and not path.name.startswith(".")
-    )
+    files = (path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    return sorted(path for path in files if path.suffix not in (".idx", ".json"))
 
 
 @cache
@@ -486,10 +475,8 @@ def check_data(data: str | Path, data_format: str) -> None:
     """Refuse a folder without data of a format. One image is enough."""
     try:
         folder = data_folder(data, data_format)
-        if data_format == "images":
-            found = any(any(images_below(path)) for path in folder.iterdir() if path.is_dir())
-        else:
-            found = bool(record_files(folder))
+        classes = (path for path in folder.iterdir() if path.is_dir())
+        found = any(map(any, map(images_below, classes))) if data_format == "images" else record_files(folder)
     except OSError as error:
         raise UserError(f"data: {data} cannot be read: {error.strerror}") from None
     if not found:

@@ -321,13 +321,12 @@ def check_networks(site: Site, names: Iterable[str] | None = None) -> Iterator[P
                 yield _presence(site, f"network.{name}.{part}", sought in here, found)
 
 
-def check_networks_named(site: Site, networks: Iterable[str]) -> None:
+def check_networks_named(site: Site, networks: set[str]) -> None:
     """Refuse networks that a site which names its networks does not name."""
     known = site.network.model_fields_set
-    for network in networks:
-        if known and network.lower() not in known:
-            has = ", ".join(sorted(known))
-            raise UserError(f"network {network} is not in the site file {site.where} (network: {has})")
+    for network in networks - known if known else ():
+        has = ", ".join(sorted(known))
+        raise UserError(f"network {network} is not in the site file {site.where} (network: {has})")
 
 
 def main() -> None:

@@ -26,10 +26,10 @@ from jobs.launchers import LAUNCHERS
 from jobs.launchers.base import Launcher
 from jobs.machine import cluster_name, on_compute_node
 from jobs.processes import TimeIsUp, stopped_in_order
-from jobs.run import NO_HOROVOD, check_models, has_horovod
+from jobs.run import NO_HOROVOD, has_horovod
 from jobs.run_fields import make_parser
 from jobs.store import summary_of, this_owner
-from jobs.sweep_file import Order, Sweep, choose, read_sweep, where_in
+from jobs.sweep_file import Order, Sweep, check_models, choose, read_sweep
 from profiling.arguments import Parser
 from profiling.errors import EXIT_DONE, EXIT_FAILED, Interrupted, run_command
 
@@ -79,25 +79,19 @@ def read_request(arguments: argparse.Namespace, site: sites.Site, launcher: Laun
     sweep = sweep.model_copy(update={key: value for key, value in overrides.items() if value})
     sweep_runs, excluded = choose(sweep, arguments.only, str(arguments.config))
     if not site.container:  # what that holds is not seen from outside
-        models = {each.configuration.model for each in sweep_runs}
-        check_models(models, lambda model: where_in(arguments.config, "model", model))
-    sites.check_networks_named(
-        site, dict.fromkeys(sweep_run.configuration.network for sweep_run in sweep_runs)
-    )
+        check_models(sweep_runs, arguments.config)
+    sites.check_networks_named(site, {each.configuration.network.lower() for each in sweep_runs})
     directory = arguments.out / sweep.name
     return Execution(sweep, directory, launcher, sweep_runs, excluded, arguments.keep_raw)
 
 
 def check_node(execution: Execution, site: sites.Site) -> None:
     """Refuse a compute node that lacks what the site file says it has: its runs would fail."""
-    nodes = len(execution.launcher.nodes)
-    if not (nodes and on_compute_node(os.environ)):  # a login node needs none
-        return
-    runs = [sweep_run.configuration for sweep_run in execution.sweep_runs]
-    used = {run.network.lower() for run in runs if 1 < run.nodes <= nodes}  # a run on one node uses none
-    sites.refuse(
-        [*sites.check_paths(site, "scratch"), *sites.check_networks(site, used)], f"{socket.gethostname()}: "
-    )
+    runs, nodes = [each.configuration for each in execution.sweep_runs], len(execution.launcher.nodes)
+    if nodes and on_compute_node(os.environ):  # a login node needs none
+        used = {run.network.lower() for run in runs if 1 < run.nodes <= nodes}  # a run on one node uses none
+        checks = [*sites.check_paths(site, "scratch"), *sites.check_networks(site, used)]
+        sites.refuse(checks, f"{socket.gethostname()}: ")
 
 
 def announce(site: sites.Site) -> None:

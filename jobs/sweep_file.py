@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from jobs.run import Place, Problem, Profile, Run, Value, make_run, problems_of, wrong_values
+from jobs.run import Place, Problem, Profile, Run, Value, make_run, model_names, problems_of, wrong_values
 from jobs.run_fields import FILLING, STARTING, as_text, fields_of, format_id, id_fields, is_own, parse_only
 from profiling import yaml_text
 from profiling.errors import Mistakes, UserError, did_you_mean, did_you_mean_file, typo_of
@@ -84,14 +84,6 @@ def read_sweep(path: Path) -> Sweep:
     if problems := list(_problems_of_sweep(values)):
         raise Mistakes([f"{document.where(place)}: {text}" for place, text in problems])
     return Sweep.model_validate(values)
-
-
-def where_in(path: Path, name: str, value: Any) -> str:
-    """Where a sweep file says that a field of `run:` has a value: ``conf.yaml, line 3``."""
-    document = yaml_text.read(path, "sweep file")
-    values = document.content["run"].get(name)
-    index = [values.index(value)] if isinstance(values, list) and value in values else []
-    return document.where(("run", name, *index))
 
 
 def _problems_of_sweep(values: Mapping[str, Any]) -> Iterator[Problem]:
@@ -219,6 +211,17 @@ def choose(sweep: Sweep, only: Sequence[str], where: str) -> tuple[list[SweepRun
             there = ", ".join(dict.fromkeys(text_of.values()))
             raise UserError(f"{where}: no runs: --only {name}={','.join(texts)}, but {name} has {there}")
     return sweep_runs, excluded
+
+
+def check_models(sweep_runs: Sequence[SweepRun], path: Path) -> None:
+    """Refuse models that torchvision does not have; where it is not installed, a run finds out."""
+    known, see = model_names(), "torchvision's classification models"
+    names = dict.fromkeys(each.configuration.model for each in sweep_runs)
+    if wrong := {name: did_you_mean(name, known, see=see) for name in names if known and name not in known}:
+        document = yaml_text.read(path, "sweep file")
+        listed = _as_list(document.content["run"]["model"])
+        where = {name: document.where(("run", "model", listed.index(name))) for name in wrong}
+        raise Mistakes([f"{where[name]}: invalid model {name!r}{near}" for name, near in wrong.items()])
 
 
 def ordered(sweep_runs: Sequence[SweepRun], sweep: Sweep, seed: int) -> list[SweepRun]:

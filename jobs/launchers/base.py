@@ -108,16 +108,13 @@ class Launcher:
         """The processes that run ``command`` on every rank of ``run``; ``directory`` is the run's own."""
         ranks = run.ranks_per_node
         shared = {
-            "WORLD_SIZE": str(ranks),
-            "LOCAL_WORLD_SIZE": str(ranks),
+            **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(ranks)),
             # A file of the run's own: no two jobs on a machine can meet on a port.
             "SCALEPROF_RENDEZVOUS": (directory / "rendezvous").absolute().as_uri(),
             **thread_environment(run, self.machine.cores),
         }
-        return [
-            Process(list(command), {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-            for rank in range(ranks)
-        ]
+        of_ranks = ({"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks))
+        return [Process(list(command), shared | of_rank) for of_rank in of_ranks]
 
 
 @dataclass(frozen=True)

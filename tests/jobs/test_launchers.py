@@ -7,6 +7,7 @@ may come in any order, the words of the command may not.
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -257,7 +258,8 @@ def test_the_doctor_sees_the_mpirun_that_the_launcher_takes(monkeypatch, tmp_pat
     ],
 )
 def test_the_gpus_of_a_job_are_those_of_its_poorest_node(line, gpus, monkeypatch):
-    monkeypatch.setattr("jobs.machine._answer", lambda *_: f"   JOB_GRES=x\n     {line}\n   MinCPUsNode=1\n")
+    answer = CompletedProcess([], 0, f"   JOB_GRES=x\n     {line}\n   MinCPUsNode=1\n", "")
+    monkeypatch.setattr("jobs.machine.ask", lambda *_: answer)
     assert gpus_per_node("7") == gpus
 
 
