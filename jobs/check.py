@@ -26,7 +26,6 @@ from jobs.site import add_site_flag, check_modules, find_site, refuse
 from profiling.arguments import count
 from profiling.errors import Unsuccessful, UserError, run_command
 
-LIMIT_S = 900.0  # more than twice what it takes
 # A training step of half a second at most.
 _SHORT = {
     "gpu": {"model": "resnet50", "batch": 64},
@@ -63,7 +62,7 @@ def main() -> int:
     command = [sys.executable, "-m", "train.check", f"--out={record.absolute()}", *to_flags(run)]
     with stopped_in_order():
         processes = launcher.processes(run, command, arguments.out)
-        ended = run_processes(processes, log, Limits(LIMIT_S))
+        ended = run_processes(processes, log, Limits(900.0))  # s: more than twice what it takes
     if ended.exit_code or not record.exists():
         failure = explain(ended.exit_code, ended.reason, log_tail(log, run.ranks), ended.kind)
         raise Unsuccessful(f"the ranks failed: {failure.text} (log: {log})")

@@ -39,7 +39,6 @@ GROUPS = {
     ),
     "What do the columns mean?": ("analysis.columns",),
 }
-_HEAD = "scaleprof measures how distributed training scales on a cluster, and explains what limits it."
 _TAIL = """\
 scaleprof COMMAND --help explains a command and its flags, --columns the columns of its results.
 scaleprof COMMAND ... is the same as python -m MODULE ..., e.g. python -m analysis.scaled DIR.
@@ -50,7 +49,8 @@ COMMANDS = {module.rpartition(".")[2]: module for modules in GROUPS.values() for
 
 def listing() -> str:
     """All commands, a line each, below the question that their group answers."""
-    lines, width = [_HEAD], max(map(len, COMMANDS))
+    width = max(map(len, COMMANDS))
+    lines = ["scaleprof measures how distributed training scales on a cluster, and explains what limits it."]
     for group, modules in GROUPS.items():
         lines += ["", group]
         for module in modules:  # read without importing it

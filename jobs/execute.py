@@ -40,7 +40,6 @@ from profiling.wrap import wrapped
 
 SCATTER = 1.1  # ratio of two repetitions above which they show nothing
 RESTARTS = 5  # how often a job that has lost nodes is started again to get others
-CALIBRATION_S = 120.0
 # Most sweeps set these once for all their runs; of those that they vary some are in a run's words anyway.
 _OF_ALL_RUNS = (
     "nodes", "gpus_per_node", "model", "loader", "batch", "grad", "batches", "attribute_from", "device",
@@ -144,19 +143,6 @@ def pasteable(argv: Sequence[str], environment: Mapping[str, str]) -> str:
     """A command as a shell takes it, its environment in a line of its own."""
     variables = [f"{name}={value}" for name, value in environment.items()]
     return (shlex.join(["env", *variables]) + " \\\n  " if variables else "") + shlex.join(argv)
-
-
-def print_end(console: Console, directory: Path, done: int, possible: int, result: Result) -> None:
-    """How a sweep ended; the failed runs by reason, with the first one's log."""
-    counts = {"running elsewhere": len(result.elsewhere), "left, nodes lost": len(result.left)}
-    counts |= {"cannot start": result.refused, "failed": sum(map(len, result.failures.values()))}
-    others = [f"{what}: {count}" for what, count in counts.items() if count]
-    text = ", ".join([f"{directory}: done: {done} of {possible}", *others])
-    say(console, text, "bold red" if others else "green")
-    for reason, failed in result.failures.items():
-        first, log = failed[0]
-        runs = f"{len(failed)} runs, first " if len(failed) > 1 else ""
-        say(console, f"  {runs}{first.id}: {reason}\n    log: {log}")
 
 
 def step_of(directory: Path) -> tuple[float, int] | None:
@@ -287,8 +273,15 @@ def run_sweep(execution: Execution) -> Result:
     result.again = bool(result.left and me.job) and me.restarts < RESTARTS
     if not result.again:
         attempts_file(execution.directory, me).unlink(missing_ok=True)
+    counts = {"running elsewhere": len(result.elsewhere), "left, nodes lost": len(result.left)}
+    counts |= {"cannot start": refused, "failed": sum(map(len, result.failures.values()))}
+    others = [f"{what}: {count}" for what, count in counts.items() if count]
     done = len(possible) - len(todo) + result.done
-    print_end(console, execution.directory, done, len(possible), result)
+    text = ", ".join([f"{execution.directory}: done: {done} of {len(possible)}", *others])
+    say(console, text, "bold red" if others else "green")
+    for reason, failed in result.failures.items():
+        (first, log), more = failed[0], f"{len(failed)} runs, first " * (len(failed) > 1)
+        say(console, f"  {more}{first.id}: {reason}\n    log: {log}")
     return result
 
 
@@ -531,7 +524,7 @@ def _measure(execution: Execution, run: Run, peaks: bool, scratch: Path) -> Fail
     command += ["--network", run.network, *([] if peaks else ["--allreduce"])]
     processes = execution.launcher.processes(run, command, scratch)
     log = scratch / store.LOG
-    ended = run_processes(processes, log, Limits(CALIBRATION_S), on_tick=Beat(scratch))
+    ended = run_processes(processes, log, Limits(time_s=120.0), on_tick=Beat(scratch))
     if ended.exit_code or not store.read_calibration(measured):
         return explain(ended.exit_code, ended.reason, log_tail(log, run.ranks), ended.kind)
     return None

@@ -192,17 +192,12 @@ def check_built_for(capability: tuple[int, int], built_for: Sequence[str], name:
     ``built_for``, as ``torch.cuda.get_arch_list()`` says: ``sm_90`` is code for 9.0 and later of its major
     version, ``sm_90a`` for 9.0 alone, ``compute_90`` what the driver compiles for whatever comes later.
     """
-
-    def serves(arch: str) -> bool:
-        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch)
-        if not match:
-            return False
+    for match in filter(None, (re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch) for arch in built_for)):
         built = int(match[2]), int(match[3])
-        if match[4]:
-            return built == capability
-        return built <= capability and (match[1] == "compute" or built[0] == capability[0])
-
-    if not built_for or any(map(serves, built_for)):
+        later = built <= capability and (match[1] == "compute" or built[0] == capability[0])
+        if built == capability or (later and not match[4]):
+            return
+    if not built_for:
         return
     remedy = "install a newer PyTorch" if capability >= _CUDA_13 else _FOR_CUDA_12
     remedy = remedy if capability >= _CUDA_12 else "use --device cpu"
@@ -214,7 +209,6 @@ def check_built_for(capability: tuple[int, int], built_for: Sequence[str], name:
 
 # --- batch systems: the nodes of a job, Slurm's cluster and partitions, in which words others take jobs ----
 
-_ROW = "%P|%D|%c|%G"  # partition (* marks the default one), nodes, CPUs and generic resources of each
 # In what Slurm says of a job that it will never take as it is. Others may wait, e.g. for a reservation.
 _SBATCH = re.compile(r"^.*?(sbatch: error: |allocation failure: )+")
 _REFUSAL = re.compile(r"\binvalid\b|\bnot permitted\b|\bdenied to\b", re.IGNORECASE)
@@ -329,7 +323,9 @@ def partition(name: str | None, environment: Mapping[str, str]) -> Partition:
     """The partition of this name (or names, ``a,b``), or the default one."""
     rows_of: dict[str, list[list[str]]] = {}  # a row for nodes that are alike
     default: str | None = None
-    for row in _answer(["sinfo", "--noheader", "--noconvert", f"--format={_ROW}"], environment).splitlines():
+    # Its name (* marks the default one), nodes, CPUs and generic resources of each.
+    answer = _answer(["sinfo", "--noheader", "--noconvert", "--format=%P|%D|%c|%G"], environment)
+    for row in answer.splitlines():
         marked, *rest = row.strip().split("|")
         rows_of.setdefault(marked.rstrip("*"), []).append(rest)
         default = marked.rstrip("*") if marked.endswith("*") else default

@@ -30,7 +30,6 @@ STACKS_SIGNAL = signal.SIGUSR1
 _STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 _LOOK_S = 1.0  # between two looks at whether a run gets on
 _PR_SET_PDEATHSIG = 1
-STDERR = 2  # the file descriptor
 
 
 @dataclass(frozen=True)
@@ -195,9 +194,9 @@ def stopped_in_order() -> Iterator[None]:
         for each in before:
             signal.signal(each, signal.SIG_IGN)
         why = "time limit" if number == signal.SIGUSR1 else "interrupted"
-        # Ending may take seconds. Past Python's own buffers, which may be in the middle of a line.
+        # Ending may take seconds. To stderr past Python's buffers, which may be in the middle of a line.
         with suppress(OSError):
-            os.write(STDERR, f"\n{why}: ending runs ...\n".encode())
+            os.write(2, f"\n{why}: ending runs ...\n".encode())
         _STOP.asked = TimeIsUp if number == signal.SIGUSR1 else KeyboardInterrupt
         if not _STOP.unheard:
             raise _STOP.asked

@@ -117,9 +117,7 @@ class Run(BaseModel, extra="forbid", frozen=True, strict=True, defer_build=True)
     model: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$"), _WORKLOAD] = Field(
         "resnet50", description="a torchvision classification model"
     )
-    loader: Annotated[LoaderName, _WORKLOAD] = Field(
-        "synthetic", description="the data loader (docs/profilers.md)"
-    )
+    loader: Annotated[LoaderName, _WORKLOAD] = Field("synthetic", description="loader (docs/profilers.md)")
     batch: Annotated[int, Field(ge=1, le=65536), Role("workload", "batch {}")] = Field(
         32, description="batch size per GPU (without GPUs: per rank), in images"
     )

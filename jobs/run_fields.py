@@ -206,9 +206,6 @@ def _in_id(name: str, run: Run) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", value)[:40] + f"~{digest}"
 
 
-# --- flags ---------------------------------------------------------------------------------------------
-
-
 def make_parser(prog: str, description: str | None) -> Parser:
     """A parser of a command's flags whose errors are :class:`UserError`; abbreviations are not taken."""
     return Parser(prog=prog, description=description)

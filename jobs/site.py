@@ -261,8 +261,7 @@ def _check_cluster(site: Site, environment: Mapping[str, str]) -> Iterator[Prese
             yield _presence(site, "partition", True, detail)
             if (gpus := site.gpus_per_node) is not None:
                 yield _presence(site, "gpus_per_node", gpus <= part.gpus, f"{gpus}; there: {part.gpus}")
-    job = [*sbatch_words(site), "--wrap=true"]
-    for why in machine.refused_by(machine.check_accepted, job, environment):
+    for why in machine.refused_by(machine.check_accepted, [*sbatch_words(site), "--wrap=true"], environment):
         yield _presence(site, "sbatch", False, why)
     if shutil.which("srun", path=environment.get("PATH")):
         yield from check_mpi(site, environment)
@@ -319,14 +318,6 @@ def check_networks(site: Site, names: Iterable[str] | None = None) -> Iterator[P
             for sought in listed.split(",") if listed else ():
                 found = sought if sought in here else f"no {sought}; here: {', '.join(here) or 'none'}"
                 yield _presence(site, f"network.{name}.{part}", sought in here, found)
-
-
-def check_networks_named(site: Site, networks: set[str]) -> None:
-    """Refuse networks that a site which names its networks does not name."""
-    known = site.network.model_fields_set
-    for network in networks - known if known else ():
-        has = ", ".join(sorted(known))
-        raise UserError(f"network {network} is not in the site file {site.where} (network: {has})")
 
 
 def main() -> None:

@@ -1,17 +1,9 @@
-"""The files of a result directory: records, the lock of a run in progress, and the state of a run.
+"""The files of a result directory (docs/cluster.md lists them): records, the lock of a run, its state.
 
-    results/<sweep>/sweep.json                     the sweep: its file, seed, runs, those left out and why
-                    calibration.json               measured peaks of this machine
-                    <run id>/manifest.json         written last, whole: a run is done only if this says so
-                             log.txt               what the job printed
-                             owner.json            while in progress: the process that started it
-                             rank_0003/rank.json   the rank's report (RankReport)
-                             rank_0003/raw/        what the profiler wrote
-                             rank_0003/batches.parquet, kernels.parquet ...  (profiling.tables)
-
-While a run is in progress, its directory is named after the id without the exit code; at the end it is
-renamed to the full id. Every file is written under a temporary name and renamed. The owner of a lock touches
-it regularly; a lock that is no longer touched may be taken over.
+While a run is in progress, its directory is named after the id without the exit code, and ``owner.json`` in
+it names the process that started it; at the end it is renamed to the full id. A run is done only if its
+manifest, which is written last, says so. Every file is written under a temporary name and renamed. The owner
+of a lock touches it regularly; a lock that is no longer touched may be taken over.
 """
 
 import glob
@@ -330,13 +322,9 @@ class Claim(NamedTuple):
 
 
 def this_owner(environment: Mapping[str, str]) -> Owner:
-    return Owner(
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        process=_process(os.getpid()),
-        job=job_id(environment),
-        restarts=int(environment.get("SCALEPROF_RESTARTS") or environment.get("SLURM_RESTART_COUNT", "0")),
-    )
+    host, pid, job = socket.gethostname(), os.getpid(), job_id(environment)
+    restarts = int(environment.get("SCALEPROF_RESTARTS") or environment.get("SLURM_RESTART_COUNT", "0"))
+    return Owner(host=host, pid=pid, process=_process(pid), job=job, restarts=restarts)
 
 
 def _process(pid: int) -> str:

@@ -32,8 +32,6 @@ from jobs.site import CHOOSE, Site, check_modules, check_mpi, find_site, refuse,
 from profiling.errors import EXIT_DONE, UserError, run_command
 
 _DRY_RUN = "--dry-run"
-SWEEP_SCRIPT = ROOT / "slurm/sweep.sh"
-
 _TIME, _REPORT_S = "12:00:00", 30 * 60  # as slurm/sweep.sh and slurm/report.sh have it
 
 
@@ -108,7 +106,7 @@ def main() -> int:
         print(f"{directory}: to do: 0, done: {len(planned.possible)}")
         return EXIT_DONE
     if checked and not system:
-        check_accepted([*options, f"--nodes={max(counts)}", str(SWEEP_SCRIPT)], os.environ)
+        check_accepted([*options, f"--nodes={max(counts)}", str(ROOT / "slurm/sweep.sh")], os.environ)
     if not dry_run:
         # Of a job that dies at its start nothing else would say which runs it was to start.
         record_sweep(execution, planned.impossible)

@@ -31,7 +31,7 @@ from jobs.run_fields import make_parser
 from jobs.store import summary_of, this_owner
 from jobs.sweep_file import Order, Sweep, check_models, choose, read_sweep
 from profiling.arguments import Parser
-from profiling.errors import EXIT_DONE, EXIT_FAILED, Interrupted, run_command
+from profiling.errors import EXIT_DONE, EXIT_FAILED, Interrupted, UserError, run_command
 
 EXIT_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: the same command will go on
 
@@ -80,7 +80,10 @@ def read_request(arguments: argparse.Namespace, site: sites.Site, launcher: Laun
     sweep_runs, excluded = choose(sweep, arguments.only, str(arguments.config))
     if not site.container:  # what that holds is not seen from outside
         check_models(sweep_runs, arguments.config)
-    sites.check_networks_named(site, {each.configuration.network.lower() for each in sweep_runs})
+    known = site.network.model_fields_set
+    if known and (others := {each.configuration.network.lower() for each in sweep_runs} - known):
+        has = ", ".join(sorted(known))
+        raise UserError(f"network {others.pop()} is not in the site file {site.where} (network: {has})")
     directory = arguments.out / sweep.name
     return Execution(sweep, directory, launcher, sweep_runs, excluded, arguments.keep_raw)
 

@@ -119,8 +119,6 @@ class Launcher:
 
 @dataclass(frozen=True)
 class Local(Launcher):
-    """Ranks on this machine; without GPUs they share the CPU's cores."""
-
     name: ClassVar = "local"
     machine: Machine = field(default_factory=this_machine)
 

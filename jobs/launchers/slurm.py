@@ -11,9 +11,6 @@ from jobs.machine import Partition, gpus_per_node, partition
 from jobs.run import Run
 from jobs.site import Site
 
-# srun ends the other tasks when the first has ended badly (its own default is to wait for ever).
-_WAIT_S = 30
-
 
 @dataclass(frozen=True)
 class Slurm(OnNodes):
@@ -89,7 +86,8 @@ class Slurm(OnNodes):
             *([f"--mpi={self.site.mpi.srun}"] if self.site.mpi.srun else []),
             # The nodes are ours alone. Without this, a job that has lost a node gets no step any more: Slurm
             # (22.05) does not give back what the lost step held.
-            *("--overlap", "--kill-on-bad-exit=1", f"--wait={_WAIT_S}"),
+            *("--overlap", "--kill-on-bad-exit=1"),
+            "--wait=30",  # s, for other tasks when the first has ended badly; by default for ever
             # The job may have been submitted with --export=NONE; ranks need the environment all the same.
             *("--export=ALL", "--job-name=scaleprof", *in_pyxis, *self.site.srun),
         ]
