@@ -191,8 +191,11 @@ def records(table: "Rows | pd.DataFrame") -> Rows:
     """A table's rows as dicts; what is not known is None."""
     if isinstance(table, list):
         return table
-    values = table.astype(object)
-    return values.where(values.notna(), None).to_dict("records")  # type: ignore[return-value]
+    columns = table.to_dict("list")  # by columns: as rows, pandas takes ten times as long for a wide table
+    for values, absent in zip(columns.values(), table.isna().to_numpy().T, strict=True):
+        for row in absent.nonzero()[0]:
+            values[row] = None
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def data_columns(metrics: Iterable[Metric], rows: Rows, every: bool = False) -> list[str]:

@@ -142,8 +142,13 @@ def assert_fits(watched: Watched, width: int) -> None:
     assert watched.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def violations(page) -> list[tuple[str, str]]:
-    """What axe finds: the rule, and the first element that breaks it."""
+OF_COLOURS = ("color-contrast", "link-in-text-block")  # axe's rules that a scheme of colours can break
+
+
+def violations(page, *rules: str) -> list[tuple[str, str]]:
+    """What axe finds, of all rules or these: the rule, and the first element that breaks it."""
     from axe_playwright_python.sync_playwright import Axe
 
-    return [(one["id"], one["nodes"][0]["html"]) for one in Axe().run(page).response["violations"]]
+    options = {"resultTypes": ["violations"], **({"runOnly": rules} if rules else {})}
+    found = Axe().run(page, options=options).response["violations"]
+    return [(one["id"], one["nodes"][0]["html"]) for one in found]

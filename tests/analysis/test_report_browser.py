@@ -10,11 +10,8 @@ from defusedxml.ElementTree import parse
 
 from analysis.diagnosis.evidence import HEADINGS
 from analysis.display.plots import BLACK, ON_DARK
-from analysis.frames.load import load
-from analysis.report.build import build
-from analysis.report.render import render
 from tests.analysis.commands import run
-from tests.analysis.report_page import Watched, violations
+from tests.analysis.report_page import OF_COLOURS, Watched, violations
 from tests.analysis.report_page import browser as browser  # a fixture
 from tests.analysis.synthetic import run_of, write_sweep
 from tests.analysis.test_report import EVIL, plant_kernel_name
@@ -23,7 +20,8 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory) -> Path:
+def report(browser, tmp_path_factory) -> Path:
+    """The command's page, with its figures beside it."""
     directory = tmp_path_factory.mktemp("sweep")
     runs = [
         run_of(gpus_per_node=ranks, profile=profile, loader=loader)
@@ -34,7 +32,8 @@ def report(tmp_path_factory) -> Path:
     write_sweep(directory, runs)
     plant_kernel_name(directory, EVIL)
     file = directory / "report.html"
-    file.write_text(render(build(load(directory))))
+    ran = run("analysis.report.__main__", directory, "--output", file, "--figures", directory / "figures")
+    assert ran.code == 0, ran.err
     return file
 
 
@@ -50,17 +49,18 @@ def seen(browser, report):
 
 @pytest.fixture(scope="module")
 def used(browser, report):
-    """One page for all tests that do something with it."""
+    """One page for all tests that do something with it, and which sections were open at first."""
     opened = Watched(browser, report, opened=False)
+    sections = opened.page.locator("details[open] > section:first-of-type").all()
+    opened.sections_first = [one.get_attribute("id") for one in sections]
     yield opened
     opened.page.close()
 
 
-def test_charts_are_written_as_svg(browser, report, tmp_path):
-    folder = tmp_path / "figures"
-    ran = run("analysis.report.__main__", report.parent, "--output", tmp_path / "r.html", "--figures", folder)
-    ids = set(re.findall(r'id="chart-([^"]+)"', (tmp_path / "r.html").read_text()))
-    assert ran.code == 0 and {file.stem for file in folder.iterdir()} == ids
+def test_charts_are_written_as_svg(report):
+    folder = report.parent / "figures"
+    ids = set(re.findall(r'id="chart-([^"]+)"', report.read_text()))
+    assert {file.stem for file in folder.iterdir()} == ids
     (throughput,) = folder.glob("*throughput*.svg")
     points = parse(throughput).iter("{http://www.w3.org/2000/svg}path")
     assert sum("point" in point.get("class", "").split() for point in points) == 6  # ranks x loaders
@@ -87,18 +87,19 @@ def test_it_loads_without_a_message_and_the_network_and_draws_a_chart_when_it_co
     assert seen.page.locator("#kernels-0 script").count() == 0
 
 
-def test_lines_have_their_names_beside_them_where_there_is_room_instead_of_a_legend(browser, report):
-    opened = Watched(browser, report)
-    opened.see_all()
+def test_lines_have_their_names_beside_them_where_there_is_room_instead_of_a_legend(closed):
+    closed.go("scaling")
+    closed.see("#chart-throughput")
     names, legends = "#chart-throughput .annotation text", "#chart-throughput .legend"
-    texts = opened.page.locator(names).all_text_contents()
+    texts = closed.page.locator(names).all_text_contents()
     assert {text[2:] for text in texts} == {"synthetic", "pytorch"}
-    assert opened.page.locator(legends).count() == 0
-    opened.page.set_viewport_size({"width": 400, "height": 900})
-    opened.settled()
-    opened.see_all()
-    assert (opened.page.locator(names).count(), opened.page.locator(legends).count()) == (0, 1)
-    opened.page.close()
+    assert closed.page.locator(legends).count() == 0
+    size = closed.page.viewport_size
+    closed.page.set_viewport_size({"width": 400, "height": 900})
+    closed.settled()
+    closed.see("#chart-throughput")
+    assert (closed.page.locator(names).count(), closed.page.locator(legends).count()) == (0, 1)
+    closed.page.set_viewport_size(size)
 
 
 def test_a_filter_narrows_charts_and_tables(closed):
@@ -133,16 +134,13 @@ def test_tables_search_and_sort_by_keyboard(closed):
     assert values() == sorted(values(), reverse=True)
 
 
-def test_the_first_screen_answers_and_the_first_two_charts_are_open(browser, report):
-    page = Watched(browser, report, opened=False).page
-    questions = page.locator(".answer h2").all_inner_texts()
+def test_the_first_screen_answers_and_the_first_two_charts_are_open(closed):
+    questions = closed.page.locator(".answer h2").all_inner_texts()
     assert questions[:2] == HEADINGS[:2]
     # Six chapters, the appendix, findings, terms, and how it was made; the first two are open.
-    assert page.locator("main details").count() == 10
-    opened = page.locator("details[open] > section:first-of-type").all()
-    assert [one.get_attribute("id") for one in opened] == ["scaling", "loss"]
-    assert not page.locator("#anatomy table").first.is_visible()
-    page.close()
+    assert closed.page.locator("main details").count() == 10
+    assert closed.sections_first == ["scaling", "loss"]
+    assert not closed.page.locator("#anatomy table").first.is_visible()
 
 
 def test_the_attachment_stands_alone(seen):
@@ -227,11 +225,12 @@ def test_a_chart_has_other_colours_on_a_dark_screen_and_those_of_paper_in_print(
     closed.page.emulate_media(color_scheme="light")
 
 
-@pytest.mark.parametrize("scheme", ["dark", "light"])  # that of other tests is light
-def test_axe_finds_nothing_that_keeps_anyone_out(seen, scheme):
-    seen.page.emulate_media(color_scheme=scheme)
-    seen.settled()
+def test_axe_finds_nothing_that_keeps_anyone_out(seen):
     assert violations(seen.page) == []
+    seen.page.emulate_media(color_scheme="dark")
+    seen.settled()
+    assert violations(seen.page, *OF_COLOURS) == []
+    seen.page.emulate_media(color_scheme="light")
 
 
 def test_a_chart_is_saved_as_vectors(closed):
