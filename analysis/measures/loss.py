@@ -121,22 +121,24 @@ def parts_of_run(run: str, frame: pd.DataFrame) -> pd.DataFrame:
     if len(ns) and "exposed_communication_ns" in ns:
         means = ns.sum() / len(ns) * len(STAGES)
         steps = ns.groupby(frame["step"]).mean() * len(STAGES)  # mean over the ranks that have the step
+        longest = steps["wall_ns"].max()
         # A seed of its own: the runs that are compared are resampled apart from each other.
         generator = np.random.default_rng(zlib.crc32(run.encode()))
         for whole in (*PARTS, "overlapped_communication"):
             within = WITHIN[whole] if whole in SPLIT else ()
             names = within if within and all(f"{name}_ns" in ns for name in within) else (whole,)
             columns = [f"{name}_ns" for name in names]
-            errors = estimates.errors_of_means(steps[columns].to_numpy().T, _RESAMPLES, generator)
+            taken, mean = steps[columns].to_numpy().T, means[columns].to_numpy()[:, None]
+            errors = estimates.errors_of_means(taken, _RESAMPLES, generator)
             if errors is None:  # the steps are too few to tell
                 errors = np.full((len(columns) + 1, _RESAMPLES), np.nan)
-            mean = np.append(means[columns], means[columns].sum())[:, None]
+            taken, mean = (np.vstack([of, of.sum(axis=0)]) for of in (taken, mean))
             # Errors of logarithms (the delta method): times are above 0, their means skewed by long steps.
             factors = np.exp(np.minimum(errors / np.where(mean > 0, mean, 1.0), _LARGEST_LOGARITHM))
             # Few steps draw errors of any size, whose factors would have none: nothing takes more than a
             # step, and a mean is not above the largest that was seen but by such an error.
-            largest = np.append(steps[columns].max(), steps[columns].sum(axis=1).max())[:, None]
-            most = np.minimum(np.maximum(largest, mean + errors), steps["wall_ns"].max())
+            largest = taken.max(axis=1, keepdims=True)
+            most = np.minimum(np.maximum(largest, mean + errors), longest)
             sampled = np.column_stack([mean, np.minimum(mean * factors, most)])
             parts |= dict(zip((*names, whole), sampled, strict=True))
         unknown = np.full(_RESAMPLES, np.nan)

@@ -5,7 +5,7 @@ kernels from its profiled runs.
 """
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -65,7 +65,7 @@ def points_of_runs(runs: Sequence[Run], scaling: Scaling | None = None) -> pd.Da
     """
     fields = pd.DataFrame([point_fields(source.fields) for source, _ in runs], dtype=object)
     fields = fields.where(fields.notna(), None)  # of a program without a factor
-    number = fields.map(str).groupby(list(fields), sort=False).ngroup()
+    number = _numbers(fields.to_numpy())
     figures = [_figures([runs[place] for place in of]) for of in number.groupby(number).groups.values()]
     points = fields[~number.duplicated()].reset_index(drop=True)
     points["world_size"] = (points["nodes"] * points["gpus_per_node"]).astype(int)
@@ -73,6 +73,12 @@ def points_of_runs(runs: Sequence[Run], scaling: Scaling | None = None) -> pd.Da
     bases = {kind: bases_of(points, kind) for kind in kinds}
     kind = max(bases, key=lambda kind: (size[bases[kind]].array < size).sum())
     return pd.concat([points.assign(scaling=kind, base=bases[kind]), pd.DataFrame(figures)], axis=1)
+
+
+def _numbers(rows: Iterable[Iterable[Any]]) -> pd.Series:
+    """The same number for rows that are alike as text, from 0 on in the order of the first ones."""
+    first: dict[tuple[str, ...], int] = {}
+    return pd.Series([first.setdefault(tuple(map(str, row)), len(first)) for row in rows], dtype=int)
 
 
 def _figures(runs: Sequence[Run]) -> dict[str, Any]:
@@ -160,20 +166,17 @@ def bases_of(points: pd.DataFrame, scaling: Scaling) -> pd.Series:
     with any other is the baseline.
     """
     size = points["world_size"]
-    alike = points[[name for name in point_names(points) if name not in NOT_ALIKE]].map(str)
+    alike = points[[name for name in point_names(points) if name not in NOT_ALIKE]]
     if scaling == "strong":
         # The global batch; of a program whose samples are unknown, none is known to be that of another.
-        alike["batch"] = (points["batch"].map(lambda batch: batch or 1) * size).map(str)
-
-    def group(keys: pd.DataFrame) -> pd.Series:
-        return keys.groupby(list(keys), sort=False).ngroup()
-
-    order = points[["nodes", "batches"]].assign(place=points.index, size=size, alike=group(alike))
+        alike = alike.assign(batch=points["batch"].map(lambda batch: batch or 1) * size)
+    numbers = _numbers(alike.to_numpy(object))
+    order = points[["nodes", "batches"]].assign(place=points.index, size=size, alike=numbers)
     pairs = order.merge(order, on="alike", suffixes=("", "_base"))
     pairs["other_length"] = pairs["batches"].map(str) != pairs["batches_base"].map(str)
     nearest = pairs.sort_values(["size_base", "nodes_base", "other_length"]).drop_duplicates("place")
     base = nearest.set_index("place")["place_base"].sort_index()
-    any_precision = group(alike.drop(columns="grad"))
+    any_precision = _numbers(alike.drop(columns="grad").to_numpy(object))
     ones = points[size == 1].sort_values("grad", key=lambda grad: grad != "fp32", kind="stable").index
     stand_in = pd.Series(ones, any_precision[ones]).groupby(level=0).first()
     return base.where(size[base].array == 1, any_precision.map(stand_in).fillna(base)).astype(int)
