@@ -303,8 +303,11 @@ def errors_of_means(series: np.ndarray, resamples: int, generator: np.random.Gen
 
     sizes, axes = np.linalg.eigh(np.cov(every))  # rounded, one that is 0 may be below
     normal = (axes * np.sqrt(np.maximum(sizes, 0))) @ generator.standard_normal((len(every), resamples))
-    spread = special.chdtri(many - 1, generator.random(resamples)) / (many - 1)
-    return np.asarray(normal / np.sqrt(many * spread))
+    probability, varies = generator.random(resamples), normal.any(axis=1)  # of a constant all errors are 0
+    many = many[varies]
+    spread = special.chdtri(many - 1, probability) / (many - 1)
+    normal[varies] /= np.sqrt(many * spread)
+    return np.asarray(normal)
 
 
 def independent_of_median(values: np.ndarray) -> float:

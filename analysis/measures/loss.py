@@ -121,17 +121,18 @@ def parts_of_run(run: str, frame: pd.DataFrame) -> pd.DataFrame:
     if len(ns) and "exposed_communication_ns" in ns:
         means = ns.sum() / len(ns) * len(STAGES)
         steps = ns.groupby(frame["step"]).mean() * len(STAGES)  # mean over the ranks that have the step
-        longest = steps["wall_ns"].max()
+        longest, place = steps["wall_ns"].max(), {name: place for place, name in enumerate(ns)}
+        of_steps, of_means = steps.to_numpy().T, means.to_numpy()[:, None]
         # A seed of its own: the runs that are compared are resampled apart from each other.
         generator = np.random.default_rng(zlib.crc32(run.encode()))
         for whole in (*PARTS, "overlapped_communication"):
             within = WITHIN[whole] if whole in SPLIT else ()
             names = within if within and all(f"{name}_ns" in ns for name in within) else (whole,)
-            columns = [f"{name}_ns" for name in names]
-            taken, mean = steps[columns].to_numpy().T, means[columns].to_numpy()[:, None]
+            rows = [place[f"{name}_ns"] for name in names]
+            taken, mean = of_steps[rows], of_means[rows]
             errors = estimates.errors_of_means(taken, _RESAMPLES, generator)
             if errors is None:  # the steps are too few to tell
-                errors = np.full((len(columns) + 1, _RESAMPLES), np.nan)
+                errors = np.full((len(rows) + 1, _RESAMPLES), np.nan)
             taken, mean = (np.vstack([of, of.sum(axis=0)]) for of in (taken, mean))
             # Errors of logarithms (the delta method): times are above 0, their means skewed by long steps.
             factors = np.exp(np.minimum(errors / np.where(mean > 0, mean, 1.0), _LARGEST_LOGARITHM))
