@@ -45,6 +45,8 @@ def main() -> None:
     finally:
         # Every rank comes here: one that did not would leave the others waiting.
         dist.barrier()
+        # The last owner of a group ends it. DDP would with the GIL held, for which Gloo's thread may wait.
+        del model
         dist.destroy_process_group()
         print("cleaned up", flush=True)
     if arguments.done:
