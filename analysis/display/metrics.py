@@ -195,7 +195,8 @@ def records(table: "Rows | pd.DataFrame") -> Rows:
     for values, absent in zip(columns.values(), table.isna().to_numpy().T, strict=True):
         for row in absent.nonzero()[0]:
             values[row] = None
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    rows = zip(*columns.values(), strict=True) if columns else [()] * len(table)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def data_columns(metrics: Iterable[Metric], rows: Rows, every: bool = False) -> list[str]:
