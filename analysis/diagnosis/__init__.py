@@ -68,7 +68,8 @@ def summary(study: Study, short: bool = False) -> Answer:
     found = in_order(diagnosis(Evidence(study)))
     if short:
         found = [one for one in found if PLACES.get(one.code, ("",))[0] != HEADINGS[-1]][:MOST_SHOWN]
-    return Answer([as_row(one) for one in found], METRICS, parts=(), notes=as_lines(found), brief=True)
+    rows = pd.DataFrame([as_row(one) for one in found], dtype=object)
+    return Answer(rows, METRICS, parts=(), notes=as_lines(found), brief=True)
 
 
 def diagnosis(evidence: Evidence) -> list[Finding]:

@@ -85,7 +85,7 @@ class Evidence:
     def frame_if_any(self, compute: Callable[..., Answer], study: Study | None = None) -> pd.DataFrame:
         """The rows of an answer; no row where it cannot be given."""
         try:
-            return pd.DataFrame(self.once(compute, study).rows)
+            return self.once(compute, study).rows
         except UserError:
             return pd.DataFrame()
 

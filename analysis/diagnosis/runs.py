@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.diagnosis.evidence import PARTS, WORDS, ends, in_words, number, on, shares_of
-from analysis.display.metrics import Rows, records
+from analysis.display.metrics import records
 from analysis.frames.divide import EVERY, finest
 from analysis.frames.steps import STAGES
 from analysis.measures.loss import BY_STAGES, UNATTRIBUTED_SHARE, most_unattributed, other_steps
@@ -66,16 +66,16 @@ def of_rows(
         parts_of: the parts of a row's profiled step, ms; empty: not known.
         limit_of: whether bandwidth or latency limits its transfers; empty: not known.
     """
-    rows, of_scaled = records(own), records(own[own["world_size"] != own["base_world_size"]])
-    judged = max(rows, key=lambda row: (row["world_size"], number(row, "step_ms")))
-    if of_scaled:
+    of_scaled = own[own["world_size"] != own["base_world_size"]]
+    judged = records(own.sort_values(["world_size", "step_ms"], kind="stable", na_position="first"))[-1]
+    if len(of_scaled):
         best, worst, judged = leading(of_scaled)
     names = [one for one in (*CONFIGURATION, *own_names(judged), "nodes", "gpus_per_node") if one in late]
     of_judged = late.loc[[same(row, judged, names) for row in records(late)]]
     here = late_ranks(of_judged, LEAST_PCT)
     if here:
         cost_pct = 100 * here.data["cost_ms"] / _step_ms(judged)
-        if of_scaled and judged.get("slower_pct"):  # what was recorded later costs less of the whole run
+        if len(of_scaled) and judged.get("slower_pct"):  # what was recorded later costs less of the whole run
             cost_pct = min(cost_pct, max(0.0, lost_pct(judged)))
         cost = {"cost_pct": cost_pct, "cost_ms": cost_pct / 100 * _step_ms(judged)}
         here = here.of(data={**here.data, **cost})
@@ -83,9 +83,9 @@ def of_rows(
     step, waits = _step(judged, parts_of(judged), here, limit)
     gained = gains(judged, what_ifs)
     late_here = here or late_ranks(late, LEAST_PCT)
-    if not of_scaled:
+    if of_scaled.empty:
         causes = sorted(filter(None, [waits, late_here]), key=lambda one: -one.data["cost_pct"])
-        return [*_fastest(rows), *step, *causes, *_advice(judged, rows, gained, causes)]
+        return [*_fastest(own), *step, *causes, *_advice(judged, own, gained, causes)]
     causes = _causes(judged, here, limit)
     lost = max((one.data["cost_pct"] for one in causes if one.code == "cause_of_loss"), default=0.0)
     told = {one.data["cause"] for one in causes if one.code == "cause_of_loss"}
@@ -103,9 +103,9 @@ def of_rows(
         *(one for one in of_points if one.code == "above_ideal"),
         *causes,
         *(suspected(of_judged) if not here else []),
-        *_measured_gain(judged, rows),
+        *_measured_gain(judged, own),
         *disagree,
-        *_advice(judged, rows, [] if disagree else gained, causes),
+        *_advice(judged, own, gained[:0] if disagree else gained, causes),
     ]
 
 
@@ -125,7 +125,7 @@ def least_pct(row: Mapping[str, Any]) -> float:
     return _LEAST_UNREPEATED_PCT if math.isnan(half) else max(LEAST_PCT, half)
 
 
-def leading(scaled: Rows) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def leading(scaled: pd.DataFrame) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """(the best and the worst configuration on the most ranks, the one whose loss is to be explained).
 
     The most ranks matter most; what is lost on fewer only is still lost. What a profiler slowed down is not
@@ -133,14 +133,14 @@ def leading(scaled: Rows) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any
     baselines of as many ranks, the fewest: 90 % of what 4 ranks give may be less than 85 % of what one does.
     ``scaled``: one or more rows of configurations that are compared with one of fewer ranks.
     """
-    largest = max(row["world_size"] for row in scaled)
-    unprofiled = [row for row in scaled if row.get("kind_of_runs") == UNPROFILED]
-    if any(row["world_size"] == largest for row in unprofiled):
+    largest = scaled["world_size"].max()
+    unprofiled = scaled[scaled["kind_of_runs"] == UNPROFILED]
+    if (unprofiled["world_size"] == largest).any():
         scaled = unprofiled
-    widest = sorted((row for row in scaled if row["world_size"] == largest), key=lost_pct)
-    fewest = min(row["base_world_size"] for row in widest)
-    comparable = [row for row in widest if row["base_world_size"] == fewest]
-    most_lost, lowest = widest[-1], max(scaled, key=lost_pct)
+    scaled = scaled.sort_values("scaling_efficiency_pct", ascending=False, kind="stable")
+    widest = scaled[scaled["world_size"] == largest]
+    comparable = records(widest[widest["base_world_size"] == widest["base_world_size"].min()])
+    (most_lost,), (lowest,) = records(widest.tail(1)), records(scaled.tail(1))
     enough = max(least_pct(most_lost), _LIMITING_SHARE * lost_pct(lowest))
     return comparable[0], comparable[-1], most_lost if lost_pct(most_lost) >= enough else lowest
 
@@ -194,14 +194,12 @@ def _efficiency(row: Mapping[str, Any]) -> Finding:
     return _finding("scaling_efficiency", row, pct=pct, ends=interval, base=base, scaling=row["scaling"])
 
 
-def _fastest(rows: Rows) -> list[Finding]:
+def _fastest(own: pd.DataFrame) -> list[Finding]:
     """That scaling is not known and why, and the throughput that is."""
-    known = [row for row in rows if row["images_per_s"] is not None]
-    sizes = {row["world_size"] for row in rows}
-    reason = NO_SAMPLES if not known else "one world size" if len(sizes) == 1 else "no common baseline"
+    known, one_size = own.dropna(subset="images_per_s"), own["world_size"].nunique() == 1
+    reason = NO_SAMPLES if known.empty else "one world size" if one_size else "no common baseline"
     found = [Finding("scaling_unknown", data={"reason": reason})]
-    if known:
-        best = max(known, key=lambda row: row["images_per_s"])
+    for best in records(known[known["images_per_s"] == known["images_per_s"].max()].head(1)):
         rate = {"images_per_s": best["images_per_s"], "ends": ends(best, "images_per_s")}
         found.append(_finding("fastest", best, **rate))
     return found
@@ -372,17 +370,17 @@ def same(row: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str])
     return all(str(row.get(name)) == str(other.get(name)) for name in names)
 
 
-def gains(row: Mapping[str, Any], what_ifs: pd.DataFrame) -> Rows:
+def gains(row: Mapping[str, Any], what_ifs: pd.DataFrame) -> pd.DataFrame:
     """The what-ifs of a configuration on the fewest ranks that were simulated.
 
     Where the curve is the better founded prediction, the simulation advises nothing.
     """
     if what_ifs.empty:
-        return []
+        return what_ifs
     known = (what_ifs["what_if"] != "") & what_ifs["gain_pct"].notna() & what_ifs["believed"]
-    own = [one for one in records(what_ifs[known]) if same(one, row, CONFIGURATION)]
-    fewest = min((one["world_size"] for one in own), default=0)
-    return [one for one in own if one["world_size"] == fewest]
+    own = what_ifs[known]
+    own = own.loc[[same(one, row, CONFIGURATION) for one in records(own)]]
+    return own[own["world_size"] == own["world_size"].min()]
 
 
 def disagreement(what_ifs: pd.DataFrame) -> list[Finding]:
@@ -395,26 +393,28 @@ def disagreement(what_ifs: pd.DataFrame) -> list[Finding]:
     return [Finding("predictions_disagree", data={"ranks": int(ranks)}) for ranks in apart["world_size"][:1]]
 
 
-def was_measured(what_if: Mapping[str, Any], rows: Rows) -> bool:
+def was_measured(what_if: Mapping[str, Any], own: pd.DataFrame) -> bool:
     """Whether a row of several ranks has the change, and is otherwise of the same configuration."""
     fields = {"fp16-gradients": ("grad", "fp16"), "bucket-mb": ("bucket_mb", ""),
               "no-loader": ("loader", "synthetic")}  # fmt: skip
     name, _, value = what_if["what_if"].partition("=")
     field, measured = fields.get(name, ("", value))
     names = [one for one in (*CONFIGURATION, *own_names(what_if)) if one != field]
-    several = [row for row in rows if field and row["world_size"] > 1 and same(row, what_if, names)]
+    several = [row for row in records(own[own["world_size"] > 1]) if same(row, what_if, names)]
     # A what-if says 50 where the field is 50.0.
-    return any(str(row.get(field)).removesuffix(".0") == (measured or value) for row in several)
+    return any(str(row.get(field)).removesuffix(".0") == (measured or value) for row in several if field)
 
 
-def _advice(row: Mapping[str, Any], rows: Rows, gained: Rows, causes: Sequence[Finding]) -> list[Finding]:
+def _advice(
+    row: Mapping[str, Any], own: pd.DataFrame, gained: pd.DataFrame, causes: Sequence[Finding]
+) -> list[Finding]:
     """What may help: simulated changes of what costs most, the cheapest first; else what is known to help.
 
     Options are named of our own trainer's runs alone, and not what is set already.
     """
     ours = not row.get("program")
-    measured = {one["what_if"] for one in gained if was_measured(one, rows)}
-    simulated = {one["what_if"].partition("=")[0]: one for one in gained}  # network=2x: network
+    measured = {one["what_if"] for one in records(gained) if was_measured(one, own)}
+    simulated = {one["what_if"].partition("=")[0]: one for one in records(gained)}  # network=2x: network
     found: dict[str, Finding] = {}
     plain: list[Finding] = []
     costly = [one for one in causes if "kind" in one.data]
@@ -464,14 +464,14 @@ def _simulated(row: Mapping[str, Any], code: str, gain: Mapping[str, Any], ours:
     return Finding("gain_simulated", data=data)
 
 
-def _measured_gain(row: Mapping[str, Any], rows: Rows) -> list[Finding]:
+def _measured_gain(row: Mapping[str, Any], own: pd.DataFrame) -> list[Finding]:
     """The option that made this configuration fastest, where runs tell the two apart; nothing if none did.
 
     Their confidence intervals of images/s do not overlap: stricter than a test of the difference.
     """
     faster = [
         (number(other, "images_per_s") / row["images_per_s"] - 1, other, option)
-        for other in rows
+        for other in records(own)
         if (option := only_difference(row, other))
         and number(other, "images_per_s_low") > number(row, "images_per_s_high")
     ]

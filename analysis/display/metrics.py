@@ -14,7 +14,6 @@ from profiling.errors import UserError, did_you_mean
 if TYPE_CHECKING:
     import pandas as pd
 
-Rows = list[dict[str, Any]]
 
 # What an interval is called, by how often it was measured to hold the truth (docs/methods.md lists them all).
 CONFIDENCE = ">=95 %"  # at least so often; in some kinds of cases it is wider than it had to be
@@ -147,11 +146,12 @@ CONFIGURATION = Metric("configuration", "the values in which it differs from the
 STEP = Metric("step", "step of the run, from 0", key=True)
 
 
-def telling(rows: "Rows | pd.DataFrame", fields: Iterable[str] = (*TELLING, "repetition")) -> list[str]:
+def telling(rows: "pd.DataFrame", fields: Iterable[str] = (*TELLING, "repetition")) -> list[str]:
     """The fields in which rows differ; where these may be any of a run, also factors of a program's own."""
-    names, rows = list(fields), records(rows)
-    names += own_names(*rows) if "program" in names else []
-    return [name for name in dict.fromkeys(names) if len({str(row.get(name)) for row in rows}) > 1]
+    names = list(fields)
+    names += own_names(rows.columns) if "program" in names else []
+    known = [name for name in dict.fromkeys(names) if name in rows]
+    return [name for name in known if len({str(row[name]) for row in records(rows[known])}) > 1]
 
 
 # Fields that may tell configurations apart, in the order in which one reads them.
@@ -163,7 +163,7 @@ _FIRST = (
 FACTORS = ("job", *_FIRST, *(name for name in fields_of("workload") if name not in _FIRST))
 
 
-def varied(rows: "Rows | pd.DataFrame", fields: Sequence[str] = FACTORS) -> list[str]:
+def varied(rows: "pd.DataFrame", fields: Sequence[str] = FACTORS) -> list[str]:
     """The fields that tell rows apart."""
     return telling(rows, fields)
 
@@ -187,11 +187,10 @@ def _own(name: str) -> Metric:
     return Metric(name, meaning, header(name.removeprefix(FACTOR)), text=True, key=True)
 
 
-def records(table: "Rows | pd.DataFrame") -> Rows:
-    """A table's rows as dicts; what is not known is None."""
-    if isinstance(table, list):
-        return table
-    columns = table.to_dict("list")  # by columns: as rows, pandas takes ten times as long for a wide table
+def records(table: "pd.DataFrame") -> list[dict[str, Any]]:
+    """A table's rows as dicts, to be printed or named; what is not known is None."""
+    columns: dict[str, list[Any]] = table.to_dict("list")  # type: ignore[assignment]
+    # By columns: as rows, pandas takes ten times as long for a wide table.
     for values, absent in zip(columns.values(), table.isna().to_numpy().T, strict=True):
         for row in absent.nonzero()[0]:
             values[row] = None
@@ -199,7 +198,7 @@ def records(table: "Rows | pd.DataFrame") -> Rows:
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def data_columns(metrics: Iterable[Metric], rows: Rows, every: bool = False) -> list[str]:
+def data_columns(metrics: Iterable[Metric], rows: "pd.DataFrame", every: bool = False) -> list[str]:
     """The columns of the data; where they hold all fields of a run, also factors of a program's own.
 
     Traces know next to no field of a run: of traces alone, those that none knows are left out. ``every``:
@@ -208,11 +207,11 @@ def data_columns(metrics: Iterable[Metric], rows: Rows, every: bool = False) -> 
     names = names_of(one for one in metrics if every or not one.detail)
     if "program" not in names:
         return names
-    if rows and all(row.get("job") for row in rows):
-        unknown = {name for name in FIELDS_OF_RUNS if all(row.get(name) is None for row in rows)}
+    if len(rows) and "job" in rows and rows["job"].notna().all():
+        unknown = {name for name in FIELDS_OF_RUNS if name not in rows or rows[name].isna().all()}
         return [name for name in names if name not in unknown]
     after = names.index("program") + 1
-    names = list(dict.fromkeys([*names[:after], *own_names(*rows), *names[after:]]))
+    names = list(dict.fromkeys([*names[:after], *own_names(rows.columns), *names[after:]]))
     # With some each row of an answer can be named, also where they are the same in all.
     same = {*FIELDS_OF_RUNS, "repetition"} - {"run", "nodes", "gpus_per_node", *telling(rows)}
     return [name for name in names if every or name not in same]
@@ -229,9 +228,10 @@ def columns(metrics: Iterable[Metric], *names: str) -> list[Metric]:
     return [by_name[name] for name in names or by_name]
 
 
-def filled(some: Iterable[Metric], rows: Rows) -> list[Metric]:
+def filled(some: Iterable[Metric], rows: "pd.DataFrame") -> list[Metric]:
     """The columns in which a row has something."""
-    return [one for one in some if any(one.printed(row) not in ("", "-") for row in rows)]
+    each = records(rows)
+    return [one for one in some if any(one.printed(row) not in ("", "-") for row in each)]
 
 
 def explain_columns(groups: Mapping[str, Sequence[Metric]], names: Sequence[str] = ()) -> str:

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.display import metrics
-from analysis.display.metrics import FIELDS_OF_RUNS, RANKS_PER_NODE, Metric, Rows, records, telling
+from analysis.display.metrics import FIELDS_OF_RUNS, RANKS_PER_NODE, Metric, records, telling
 from analysis.display.numbers import cell, distinct, plain
 from jobs.run_fields import FACTOR, add_format_flags, make_parser, own_names
 from profiling.arguments import Explain, Parser
@@ -45,12 +45,12 @@ class Part:
     """A table of the terminal: title, rows, columns, and what is said below it."""
 
     title: str
-    table: "Rows | pd.DataFrame"
+    table: "pd.DataFrame"
     columns: Sequence[Metric]
     caption: str = ""
 
     @cached_property
-    def rows(self) -> Rows:
+    def rows(self) -> list[dict[str, Any]]:
         return records(self.table)
 
 
@@ -58,7 +58,7 @@ class Part:
 class Answer:
     """What a command has to say."""
 
-    rows: "Rows | pd.DataFrame"
+    rows: "pd.DataFrame"
     columns: Sequence[Metric]  # of the data, in order
     # The terminal's tables; by default one with all columns that are not empty. Empty: no table.
     parts: Sequence[Part] | None = None
@@ -72,9 +72,7 @@ class Answer:
 
     def frame(self, every: bool = True) -> "pd.DataFrame":
         """The data; ``every``: also details, and fields of runs in which no rows differ."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows, columns=metrics.data_columns(self.columns, records(self.rows), every))
+        return self.rows.reindex(columns=metrics.data_columns(self.columns, self.rows, every))
 
     @cached_property
     def tables(self) -> Sequence[Part]:
@@ -84,11 +82,11 @@ class Answer:
         """
         if self.parts is not None:
             return self.parts
-        rows = records(self.rows)
-        same = {*FIELDS_OF_RUNS, "run", "repetition"} - set(telling(rows))
+        rows, telling_rows_apart = self.rows, telling(self.rows)
+        same = {*FIELDS_OF_RUNS, "run", "repetition"} - {*telling_rows_apart}
         names = [one for one in self.columns if one.table and not one.detail and one.name not in same]
-        also = [name for name in ("job", *own_names(*rows)) if name in telling(rows)]
-        some = rows if self.notable is None else records(self.notable)
+        also = [name for name in ("job", *own_names(rows.columns)) if name in telling_rows_apart]
+        some = rows if self.notable is None else self.notable
         count = f"{len(some)} of {len(rows)} rows (--wide: all)" if len(some) < len(rows) else ""
         caption = "\n".join(filter(None, [self.caption, count]))
         return [Part(self.title, some, metrics.filled([*metrics.fields(also), *names], some), caption)]

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.display.metrics import NODE, Metric, filled, records
+from analysis.display.metrics import NODE, Metric, filled
 from analysis.display.output import Answer, Part
 from analysis.estimates import SEED, SIGNIFICANCE
 from analysis.frames.measure import measure
@@ -100,11 +100,11 @@ def check(checked: Checked) -> Answer:
     frame["slow"] = [", ".join(of) for of in slow.values()]
     frame = frame.sort_values("slow", key=lambda text: text == "", kind="stable", ignore_index=True)
     frame = frame.reindex(columns=[metric.name for metric in METRICS])
-    shown = filled([metric for metric in METRICS if metric.table], records(frame))
+    shown = filled([metric for metric in METRICS if metric.table], frame)
     title = f"{found.device}, {found.precision}, ranks: {len(found.ranks)}, measured in {found.seconds:.0f} s"
     caption = "May be chance (family-wise error 5 %): differences below " + ", ".join(chance) + "."
     parts = [Part(title, frame, shown, caption if chance else "")]
-    if sizes := _together(found):
+    if len(sizes := pd.DataFrame(_together(found))):
         parts.append(Part("Allreduce", sizes, filled(_TOGETHER, sizes)))
     return Answer(frame, METRICS, parts, verdict=verdict, regressed=any(slow.values()))
 

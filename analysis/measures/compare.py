@@ -503,7 +503,7 @@ def _figures(study: Study, job: Source, collectives: pd.DataFrame) -> pd.DataFra
 
 def _collectives(study: Study) -> pd.DataFrame:
     try:
-        return pd.DataFrame(communication.communication(study).rows)
+        return communication.communication(study).rows
     except UserError:  # no job has any
         return pd.DataFrame(columns=["run", *names_of(communication.METRICS)])
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.display.metrics import RUN, Metric, columns, filled, names_of, records
+from analysis.display.metrics import RUN, Metric, columns, filled, names_of
 from analysis.display.numbers import signed
 from analysis.display.output import Answer, Part
 from analysis.frames.anatomy import anatomy as anatomy_frame
@@ -414,4 +414,4 @@ def _table(
     first = rows.head(top or TOP)
     if len(first) < len(rows):
         caption = "\n".join(filter(None, [f"rows: {len(first)} of {len(rows)} (--top N)", caption]))
-    return Part(title, first, filled([one for one in metrics if one.table], records(first)), caption)
+    return Part(title, first, filled([one for one in metrics if one.table], first), caption)

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import estimates
-from analysis.display.metrics import records, telling
+from analysis.display.metrics import telling
 from analysis.display.numbers import label_of
 from analysis.estimates import slower_from
 from analysis.frames.kernel_sums import COSTS, costs
@@ -239,5 +239,5 @@ def shared_cores(study: Study) -> bool:
 
 def _label(points: pd.DataFrame, place: Any) -> str:
     """A point's number of ranks, and what tells it from others: ``8 ranks, dali-cpu``."""
-    names = telling(records(points[list(POINT_FIELDS)]), fields_of("workload"))
+    names = telling(points[list(POINT_FIELDS)], fields_of("workload"))
     return label_of(points.loc[place], ("world_size", *names))

@@ -454,10 +454,9 @@ def _use_part(own: pd.DataFrame, group_by: Sequence[str]) -> Part | None:
     beside = "_pct" if of_sheet else "_of_measured_pct"
     exposed, perturbation = columns(USE_METRICS, "exposed_communication_ms", "perturbation")
     shares = [one.alone for one in columns(USE_METRICS, *(f"{name}{beside}" for name in _SHARES))]
-    rows = records(own)
-    shares = filled(shares, rows)
+    shares = filled(shares, own)
     others = [exposed, perturbation.alone]
-    if not filled([*shares, *others], rows):
+    if not filled([*shares, *others], own):
         return None
     peak = "the datasheet's peak" if of_sheet else "the measured peak"
     title = f"Use of the device, % of {peak}" if shares else "Communication, and the cost of profiling"

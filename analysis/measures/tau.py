@@ -247,7 +247,8 @@ def _own_runs(study: Study) -> list[Source]:
 def messages(study: Study) -> pd.DataFrame:
     """A row a configuration of TAU tables and of runs under TAU; with :data:`CALLS`."""
     own = _own_runs(study)
-    named = [*ID_FIELDS, *telling([dict(source.fields) for source in own], _MORE_FIELDS)]
+    fields_of_own = pd.DataFrame([source.fields for source in own], dtype=object)
+    named = [*ID_FIELDS, *telling(fields_of_own, _MORE_FIELDS)]
 
     def of_table(table: Source) -> pd.DataFrame | None:
         if table.kind == "tau_intervals" and batches_of(study, table) == 1:

@@ -214,7 +214,8 @@ def _named(found: Sequence[Configuration]) -> list[Configuration]:
         else dict(one.fields)
         for one in found
     ]
-    differing = telling(rows, dict.fromkeys(name for row in rows for name in row))
+    frame = pd.DataFrame(rows, dtype=object)
+    differing = telling(frame, frame.columns)
     return [replace(one, name=label_of(row, differing)) for one, row in zip(found, rows, strict=True)]
 
 

@@ -47,13 +47,13 @@ def plan(
     if len(sizes) != 1:
         raise UserError("give the size of the training by one of --images and --tokens")
     ((unit, samples),) = sizes.items()
-    measured = pd.DataFrame(scaled(study).rows)
+    measured = scaled(study).rows
     if "images_per_s" not in measured or measured["images_per_s"].isna().all():
         raise UserError(f"{study.path} holds no run with images/s: nothing can be planned")
     own = [one for one in (*CONFIGURATION, *own_names(dict.fromkeys(map(str, measured)))) if one in measured]
     measured = measured[[*own, "world_size", "nodes", *_RATES]].dropna(subset="images_per_s")
     rows = pd.concat([measured.assign(known_by="measured"), _predicted(study, ranks)], ignore_index=True)
-    costs = pd.DataFrame(expense(study).rows)
+    costs = expense(study).rows
     costs["world_size"] = costs["nodes"] * costs["gpus_per_node"]
     # Fields of both as text: answers of different measures hold missing ones differently.
     rows["of"], costs["of"] = (
@@ -77,7 +77,7 @@ def plan(
     caption = ""
     for row in records(chosen(rows)):
         template = _CHEAPEST if row["within"] == "yes" else _TOO_SLOW
-        named = called(row, telling(records(rows), own))
+        named = called(row, telling(rows, own))
         caption = template.format(**{**row, "within": within, "called": named})
     shown = [one for one in METRICS if one.name in rows]
     rows = rows[[*own, *(name for name in names_of(shown) if name in rows)]]

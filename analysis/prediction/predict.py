@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.display.metrics import RANGE, Metric, fields, names_of, records, telling
+from analysis.display.metrics import RANGE, Metric, fields, names_of, telling
 from analysis.display.numbers import signed
 from analysis.display.output import Answer
 from analysis.frames.measure import measure
@@ -82,11 +82,10 @@ def predict(
 
 
 def answer(frame: pd.DataFrame) -> Answer:
-    rows = records(frame)
     own = [str(name) for name in frame if name not in ("of", *names_of(METRICS))]
     strong = bool((frame["scaling"] == "strong").all())
-    shown = set(telling(rows, own)) - ({"batch"} if strong else set())
-    shown |= set(telling(rows, ["believed", *(["global_batch"] if strong else [])]))
+    shown = set(telling(frame, own)) - ({"batch"} if strong else set())
+    shown |= set(telling(frame, ["believed", *(["global_batch"] if strong else [])]))
     hidden = {*own, "believed", "global_batch"} - shown
     metrics = [replace(one, table=one.table and one.name not in hidden) for one in (*fields(own), *METRICS)]
     tested = frame[frame["backtest"]]

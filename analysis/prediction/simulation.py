@@ -44,7 +44,6 @@ from analysis.prediction.traced_step import WIRE_BYTES, Step, Traced
 from profiling.errors import UserError, did_you_mean
 from profiling.findings import Finding
 
-Rows = list[dict[str, Any]]
 SIMULATION = "simulation"
 # Where simulated and recorded exposed transfer differ by more than this share of the step, changes of the
 # exchange are not simulated: on a CPU it takes cores from the computation, too.
@@ -260,12 +259,12 @@ def simulations(
     steps: Sequence[Traced | str],
     targets: Sequence[int],
     what_ifs: Sequence[str] = (),
-) -> tuple[Rows, list[Finding]]:
+) -> tuple[list[dict[str, Any]], list[Finding]]:
     """Back-tests of a configuration, then its predictions and what-ifs; and findings on what has none.
 
     ``steps``: the traced step of each of its points, or what is lacking.
     """
-    answer: Rows = []
+    answer: list[dict[str, Any]] = []
     missed = 0.0
 
     def not_simulated(what: str, lacks: str) -> Finding:

@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.diagnosis.evidence import PARTS, Evidence, size_of
 from analysis.display import lines, plots
 from analysis.display.lines import caption, encode
-from analysis.display.metrics import FACTORS, Rows, called, records, varied
+from analysis.display.metrics import FACTORS, called, records, varied
 from analysis.display.numbers import label_of
 from analysis.display.output import Answer, Part, with_ranks
 from analysis.frames.divide import EVERY, finest
@@ -42,7 +42,7 @@ def named(
     frame: pd.DataFrame, fields: Sequence[str], factors: Sequence[str] | None = None, unit: str = "GPU"
 ) -> pd.DataFrame:
     """:func:`labelled`, but each label is of one row: bars of one label would be stacked."""
-    return labelled(frame, fields, factors).assign(label=labels_of(records(frame), fields, unit))
+    return labelled(frame, fields, factors).assign(label=labels_of(frame, fields, unit))
 
 
 def sized(row: Mapping[str, Any], fields: Sequence[str], unit: str = "GPU") -> str:
@@ -56,17 +56,17 @@ def sized(row: Mapping[str, Any], fields: Sequence[str], unit: str = "GPU") -> s
     return ", ".join([*name, size_of(count, nodes, unit)])
 
 
-def labels_of(rows: Rows, fields: Sequence[str], unit: str = "GPU") -> list[str]:
+def labels_of(rows: pd.DataFrame, fields: Sequence[str], unit: str = "GPU") -> list[str]:
     """What each row is called, by ``fields`` and, as far as these leave rows alike, by what else differs."""
     rest = (*FACTORS, *(name for name in Run.model_fields if name not in FACTORS), "repetition")
-    distinguishing = list(fields)
+    distinguishing, each = list(fields), records(rows)
     for name in varied(rows, [name for name in rest if name not in distinguishing]):
-        labels = {sized(row, distinguishing, unit) for row in rows}
+        labels = {sized(row, distinguishing, unit) for row in each}
         if len(labels) == len(rows):
             break
-        if len({sized(row, [*distinguishing, name], unit) for row in rows}) > len(labels):
+        if len({sized(row, [*distinguishing, name], unit) for row in each}) > len(labels):
             distinguishing.append(name)
-    return [sized(row, distinguishing, unit) for row in rows]
+    return [sized(row, distinguishing, unit) for row in each]
 
 
 def by_configuration(

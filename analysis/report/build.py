@@ -152,7 +152,7 @@ def findings_section(findings: Sequence[Finding], folders: Sequence[Path]) -> Se
         for group in merged(findings)
         for text in lines(group)
     ]
-    tables = [Part("", rows, _FINDING)] if rows else []
+    tables = [Part("", pd.DataFrame(rows), _FINDING)] if rows else []
     return Section("" if rows else "None.", tables=tables, id="findings", heading="Findings")
 
 
@@ -220,5 +220,5 @@ def build_studies(path: Path, own_peaks: Path | None = None) -> Page:
 def _of_study(id: str, result: studies.Result, content: Answer) -> Section:
     """A study's section; its tables are the terminal's."""
     notes = lines([*content.verdict, *result.findings])
-    charts = study_charts(id, result.manifest.study, pd.DataFrame(content.rows))
+    charts = study_charts(id, result.manifest.study, content.rows)
     return Section(studies.timing(result.manifest), charts, content.parts or (), notes, id, content.title)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.metrics import records, varied
+from analysis.display.metrics import varied
 from analysis.display.output import Answer
 from analysis.display.plots import GREEN, GREY, SKY, VERMILLION
 from analysis.frames.study import Study
@@ -58,7 +58,7 @@ def names_of(a: Path, b: Path) -> tuple[str, str]:
 
 def _change(answer: Answer, b: Study) -> Section:
     """The change of each configuration's step as bars, of traces that of each part; and the rows of both."""
-    rows = pd.DataFrame(answer.rows)
+    rows = answer.rows
     bars = _parts(rows) if b.only_traces else _steps(rows, b)
     if b.only_traces:
         of = ("Parts of a step, B minus A", "ms per step, B minus A", "%{x:+.2f} ms per step")
@@ -77,7 +77,7 @@ def _steps(rows: pd.DataFrame, b: Study) -> pd.DataFrame:
     runs = b.of_kind("run")
     sizes = {name: {source.fields[name] for source in runs} for name in ("nodes", "gpus_per_node")}
     known = {name: steps.get(name, of.pop() if len(of) == 1 else None) for name, of in sizes.items()}
-    named = records(steps.assign(**known).astype(dict.fromkeys(sizes, float)))
+    named = steps.assign(**known).astype(dict.fromkeys(sizes, float))
     unit = "rank" if b.on_cpus else "GPU"
     labels = labels_of(named, [*dict.fromkeys(["nodes", *varied(named)])], unit)
     columns = {"effect_pct": "value", "effect_pct_low": "low", "effect_pct_high": "high", "verdict": "series"}

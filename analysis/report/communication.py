@@ -42,7 +42,7 @@ def _talked(context: Context) -> bool:
 @section("communication", "What does communication cost?", _talked)
 def collectives(context: Context) -> Section:
     answer = context.once(communication.communication, context.study)
-    bars = base.by_configuration(together(pd.DataFrame(answer.rows)), _PARTS, context.factors, context.unit)
+    bars = base.by_configuration(together(answer.rows), _PARTS, context.factors, context.unit)
     charts = [base.bar_chart("exposed", bars, HIDDEN, "Overlapped and exposed")]
     complete = bars.dropna(subset=[f"{name}_ms" for name in WAITED])
     if len(complete):
@@ -60,7 +60,7 @@ def together(rows: pd.DataFrame) -> pd.DataFrame:
 @section("mpi", "What does MPI cost?", lambda context: messages.has_tau(context.study))
 def mpi(context: Context) -> Section:
     answer = messages.answer(context.study)
-    rows = pd.DataFrame(answer.rows)
+    rows = answer.rows
     lines = [name for name in varied(rows) if name not in ("nodes", "world_size")]
     points = base.labelled(rows, lines, context.facts_of_lines(lines))
     charts = [
@@ -80,14 +80,15 @@ def _label(row: Mapping[str, Any]) -> str:
 
 def page(shares: pd.DataFrame, name: str) -> Page:
     """A page of what communication and copies take of GPUs' time: rows of analysis.activities --shares."""
-    charts, rows = [], records(shares)
-    known = shares.assign(label=[_label(row) for row in rows]).dropna(subset="batch")
+    charts = []
+    known = shares.assign(label=[_label(row) for row in records(shares)]).dropna(subset="batch")
     if len(known):
         of_parts = [known.assign(part=part, pct=known[f"{part}_pct"]) for part in ("communication", "copies")]
         points = pd.concat(of_parts, ignore_index=True)
         levels = [facts(row, ["label", "part"]) for row in records(points)]
         points = points.assign(facts=pd.Series(levels, dtype=object), label=points["label"] + points["part"])
         charts = [Chart("activities", draw(points, Encoding(colour="label", dash="part"), _SHARES))]
-    table, heading = Part("", rows, filled(columns(SHARES), rows)), "What do communication and copies take?"
+    table = Part("", shares, filled(columns(SHARES), shares))
+    heading = "What do communication and copies take?"
     section = Section("", charts, [table], id="activities", heading=heading)
-    return Page(f"Communication and copies: {name}", f"configurations: {len(rows)}", [], [section], "", [])
+    return Page(f"Communication and copies: {name}", f"configurations: {len(shares)}", [], [section], "", [])

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.display import plots
-from analysis.display.metrics import CONFIGURATION, columns, records
+from analysis.display.metrics import CONFIGURATION, columns
 from analysis.display.output import Part
 from analysis.display.plots import GREY
 from analysis.frames.study import Source
@@ -41,7 +41,7 @@ def _rows(context: Context) -> pd.DataFrame:
 def top(context: Context) -> Section:
     rows = context.once(_rows)
     each = rows.drop_duplicates("run")
-    names = dict(zip(each["run"], labels_of(records(each), context.factors, context.unit), strict=True))
+    names = dict(zip(each["run"], labels_of(each, context.factors, context.unit), strict=True))
     source = _foremost(context, rows)
     longest = rows[rows["run"] == source.id].head(15)
     bars = longest.assign(label=longest["kernel"], series=longest["class"], value=longest["ms_per_step"])

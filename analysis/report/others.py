@@ -37,7 +37,7 @@ def unlike_jobs(context: Context) -> Part | None:
     means = anatomy.means(anatomy_frame(context.study, context.traces))
     steps = {row["run"]: row for row in records(means)}
     rows = [_of_job(context, source, steps[source.id]) for source in context.traces if source.id in steps]
-    return Part("", rows, OF_JOBS) if rows else None
+    return Part("", pd.DataFrame(rows, dtype=object), OF_JOBS) if rows else None
 
 
 def _of_job(context: Context, source: Source, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def critical_path(context: Context) -> Section:
 def prediction(context: Context) -> Section:
     """Measured and predicted throughput of one configuration, and what changes would give; a table of all."""
     answer = context.once(predicted)
-    rows = pd.DataFrame(answer.rows)
+    rows = answer.rows
     # The configuration that is predicted fastest on most ranks, as it is.
     as_is = rows[rows["what_if"] == ""] if (rows["what_if"] == "").any() else rows
     simulated = as_is["predicted_by"] == SIMULATION
@@ -74,7 +74,7 @@ def prediction(context: Context) -> Section:
 @section("plan", "How many nodes should a training use?", lambda context: bool(context.training))
 def plan_section(context: Context) -> Section:
     answer = plan(context.study, **context.training)
-    rows = pd.DataFrame(answer.rows)
+    rows = answer.rows
     choice = chosen(rows)
     points = labelled(rows, [*context.curves, "known_by"])
     charts = []

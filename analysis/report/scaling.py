@@ -82,7 +82,7 @@ def _lost(context: Context) -> Part | None:
 def loss(context: Context) -> Section:
     part = context.once(_lost)
     assert part is not None  # else the section does not apply
-    rows, colours, text = pd.DataFrame(part.rows), _LOSS_COLOURS, _GROWTH
+    rows, colours, text = part.table, _LOSS_COLOURS, _GROWTH
     if rows["loss_unattributed_pct"].notna().any():
         rows = rows.dropna(subset="loss_unattributed_pct")
         # As in the opening: waits count with what caused them. Where it has stages, as parts explain too
@@ -121,7 +121,7 @@ def stages(context: Context) -> Section:
 def anatomy_section(context: Context) -> Section:
     answer = anatomy.anatomy(context.study)
     figures = [f"{name}_ms" for name in plots.PART_COLOURS]
-    rows = base.finest_parts(pd.DataFrame(answer.rows))
+    rows = base.finest_parts(answer.rows)
     bars = base.by_configuration(rows, figures, context.factors, context.unit)
     chart = base.bar_chart("anatomy", bars, plots.PART_COLOURS, "Anatomy of a step")
     by_rank = chart_by_rank(context)
@@ -162,7 +162,7 @@ def chart_by_rank(context: Context) -> Chart | None:
 
 def _varying(context: Context) -> bool:
     """Whether two factors vary or more, not sizes alone: what these explain, the scaling charts show."""
-    runs = varied([source.fields for source in context.study.of_kind("run")])
+    runs = varied(pd.DataFrame([source.fields for source in context.study.of_kind("run")], dtype=object))
     if (len(runs) < _LEAST_FACTORS or not set(runs) - set(base.SIZE)) and not context.study.of_kind(
         "tau_intervals"
     ):

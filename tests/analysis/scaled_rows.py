@@ -3,7 +3,7 @@
 from typing import Any
 
 from analysis.frames.divide import SPLIT, WITHIN
-from analysis.measures.points import POINT_FIELDS
+from analysis.measures.points import POINT_FIELDS, UNPROFILED
 
 FIELDS: dict[str, Any] = dict.fromkeys(POINT_FIELDS) | {"nodes": 1, "grad": "fp32"}
 NO_INTERVAL = {"scaling_efficiency_pct_low": float("nan"), "scaling_efficiency_pct_high": float("nan")}
@@ -21,7 +21,7 @@ def point(ranks: int, step_ms: float, **more: Any) -> dict[str, Any]:
         "base": "1 node x 1", "base_world_size": 1, "base_images_per_s": 320.0,
         "scaling_efficiency_pct": efficiency, "scaling_efficiency_pct_low": efficiency - 1,
         "scaling_efficiency_pct_high": efficiency + 1,
-        "called": f"P = {ranks}", "scaling": "weak",
+        "called": f"P = {ranks}", "scaling": "weak", "kind_of_runs": UNPROFILED,
         "mean_load_ms": 5.0, "mean_forward_ms": 30.0, "mean_backward_ms": step_ms - 45.0,
         "mean_update_ms": 10.0, "mean_other_ms": 0.0, "mean_late_ranks_ms": 0.0,
     }  # fmt: skip

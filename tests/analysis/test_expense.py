@@ -1,10 +1,11 @@
 """What a sweep cost: planted memory, energy, start-up and node-hours are found, absent ones said."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from analysis.display.metrics import Rows, records
+from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.measures import expense
 from jobs import store
@@ -14,7 +15,7 @@ from tests.analysis.synthetic import Truth, change_manifest, run_of, write_run, 
 METERED = {"metered_s": 10.0, "device_energy_j": 2560.0, "peak_memory_bytes": 2 * 10**9}
 
 
-def cost(path: Path) -> Rows:
+def cost(path: Path) -> list[dict[str, Any]]:
     return records(expense.expense(load(path)).rows)
 
 

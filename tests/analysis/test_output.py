@@ -12,6 +12,7 @@ import sys
 import termios
 from pathlib import Path
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
@@ -89,7 +90,7 @@ def test_names_are_no_formulas_of_spreadsheets(tmp_path: Path, name: str) -> Non
     names = [[row["kernel"] for row in answer] for answer in (csv, rows)]
     assert f"'{name}" in names[0] and name in names[1] and name not in names[0]
     assert all(numbers.cell(value) == value for value in ("-1.5e-3", "-", "-7", "a-1", -1.5, None))
-    table = Part("", [{"kernel": name}], [Metric("kernel", "", text=True)])
+    table = Part("", pd.DataFrame({"kernel": [name]}), [Metric("kernel", "", text=True)])
     assert as_csv(table).splitlines()[1].strip('"') == f"'{name}"
 
 
@@ -203,8 +204,9 @@ def test_a_narrow_terminal_leaves_columns_out_and_cuts_no_figure_and_wide_shows_
 def test_a_kernels_name_cannot_steer_the_terminal() -> None:
     name = "gemm\x1b[2J"
     column = Metric("kernel", "m", text=True)
-    part = Part(f"Kernels of {name}", [{"kernel": name}], [column], f"Longest: {name}.\nPer step.")
-    out = output.as_terminal(Answer([{}], [], [part], notes=[name]))
+    table = pd.DataFrame({"kernel": [name]})
+    part = Part(f"Kernels of {name}", table, [column], f"Longest: {name}.\nPer step.")
+    out = output.as_terminal(Answer(pd.DataFrame(), [], [part], notes=[name]))
     assert "\x1b" not in out and out.count("gemm?[2J") == 4
     assert "Longest: gemm?[2J.\nPer step." in out
 

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from urllib.parse import unquote
 
+import pandas as pd
 import pytest
 
 from analysis.display.metrics import NODE, RANK, Metric
@@ -124,7 +125,7 @@ def test_a_long_table_by_rank_is_a_file_in_the_page():
     columns = [RANK, Metric("step_ms", "its duration", "step, ms", places=1), NODE]
     rows = [{"rank": rank, "step_ms": 0.512345, "node": "a,b"} for rank in range(40)]
     for count, is_file in ((32, False), (40, True)):
-        section = Section(tables=[Part("", rows[:count], columns)], id="cost", heading="Cost")
+        section = Section(tables=[Part("", pd.DataFrame(rows[:count]), columns)], id="cost", heading="Cost")
         html = render(Page("a", "b", [], [section], "", []))
         assert ('<table id="cost-0"' in html) != is_file
         files = [unquote(one) for one in re.findall(r'href="data:text/csv;charset=utf-8,([^"]+)"', html)]
