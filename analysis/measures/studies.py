@@ -205,7 +205,15 @@ def _capacity(result: Result) -> Answer:
         why = f"{smallest['layers']} fails, {largest['layers']} fits: {smallest['reason']}"
     verdict = Finding("uncertain", data={"figure": "memory limit", "why": why})
     if len(fit) and len(lacking) and fit[-1] < lacking[0]:
-        verdict = Finding("study_limit", data={"fits": largest["layers"], "fails": smallest["layers"]})
+        data = {"devices": "one device", "fits": largest["layers"], "fails": smallest["layers"]}
+        verdict = Finding("study_limit", data=data)
+    verdicts = [verdict]
+    split_up = sorted(two["layers"].unique(), key=lambda layers: sum(map(int, layers.split("+"))))
+    held = [layers for layers in split_up if layers in set(chosen["layers"])]
+    if held and held[-1] != split_up[-1]:
+        more = split_up[split_up.index(held[-1]) + 1]
+        data = {"devices": "two devices", "fits": held[-1], "fails": more}
+        verdicts.append(Finding("study_limit", data=data))
     sizes, settings = ("base_bytes", "peak_memory_bytes", "free_bytes"), result.manifest.settings
     shape = ", ".join(str(settings.get(name)) for name in ("batch", "image_size", "image_size"))
     shown = columns(_CAPACITY, "layers", "fits", "boundary", "step_ms", "step_on_devices", *sizes, "reason")
@@ -215,7 +223,7 @@ def _capacity(result: Result) -> Answer:
         shown = columns(_CAPACITY, "layers", "device", "convolutions", "linears", "own_ms", *sizes)
         title = f"On two devices, {settings.get('balance')} balanced"
         parts.append(Part(title, chosen if len(chosen) else two, shown))
-    return Answer(pd.concat([alone, two]), _CAPACITY, parts, verdict=[verdict])
+    return Answer(pd.concat([alone, two]), _CAPACITY, parts, verdict=verdicts)
 
 
 # --- layers -------------------------------------------------------------------------------------------

@@ -5,9 +5,10 @@
 
 A network of 3 x 3 convolutions and linear layers with input (16, 64, 112, 112) grows, in the proportion of
 --convolutions to --linears, until it no longer fits; each attempt is a separate process. The first network
-that does not fit is then split over two devices, where memory or time is balanced best. With --network only
-the given networks are tried, and those that do not fit are split. On a CPU, a device is a process whose
-memory the kernel limits (--memory-limit, which includes the interpreter).
+that does not fit is then split over two devices, where memory or time is balanced best, and so are larger
+ones, until two devices hold no more. With --network only the given networks are tried, and those that do not
+fit are split. On a CPU, a device is a process whose memory the kernel limits (--memory-limit, which includes
+the interpreter).
 """
 
 import argparse
@@ -21,7 +22,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
@@ -87,10 +87,14 @@ def main() -> int:
     if not gpu and arguments.memory_limit is None:
         arguments.memory_limit = size(LIMIT_ON_CPU)
     capacity = Capacity(study, names)
-    given = dict.fromkeys(arguments.network or ())
-    above = [network for network in given if not capacity.fits(network)] if given else [capacity.grow()]
-    for network in above if count > 1 else ():
-        capacity.split(network)
+    if given := dict.fromkeys(arguments.network or ()):
+        above = [network for network in given if not capacity.fits(network)]
+        for network in above if count > 1 else ():
+            capacity.split(network)
+    else:
+        above = capacity.grow()
+        if count > 1 and capacity.split(above):
+            capacity.grow_on_two(sum(above))
     study.finish()
 
 
@@ -136,9 +140,13 @@ class Capacity:
             self.record(network, None, sides)
         return self.tried[network].fits
 
+    def network(self, layers: int) -> Network:
+        """The network of so many layers in the flags' proportion."""
+        return proportion(layers, self.flags.convolutions, self.flags.linears)
+
     def grow(self) -> Network:
         """The smallest network of the flags' proportion that does not fit in one device."""
-        of = partial(proportion, convolutions=self.flags.convolutions, linears=self.flags.linears)
+        of = self.network
         start = min(self.flags.convolutions + self.flags.linears, MOST_LAYERS // 2)
         if self.fits(of(start)) and self.fits(of(2 * start)):
             # Memory grows with the layers: extrapolate from two networks.
@@ -155,8 +163,16 @@ class Capacity:
             raise UserError(f"{below} layers still fit; give a larger --batch or a smaller --memory-limit")
         return of(above)
 
-    def split(self, network: Network) -> None:
-        """The split of a network that balances memory or time."""
+    def grow_on_two(self, layers: int) -> None:
+        """Split networks of more than so many layers, until two devices hold no more."""
+
+        def fits(more: int) -> bool:
+            return more <= layers or self.split(self.network(more))
+
+        boundary(fits, 2 * (layers - 1))
+
+    def split(self, network: Network) -> bool:
+        """Split a network where memory or time is balanced best; whether two devices hold it."""
 
         def two(place: int) -> tuple[list[Attempt], float]:
             sides = self.attempt(network, place)
@@ -172,6 +188,7 @@ class Capacity:
         best, tried = balance(two, sum(network) - 1)
         for place, sides in tried.items():
             self.record(network, place, sides, place == best)
+        return best is not None
 
     def attempt(self, network: Network, place: int | None = None) -> list[Attempt]:
         """Try a network in fresh processes: one, or two with ``place`` layers on the first device.
