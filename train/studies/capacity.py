@@ -92,9 +92,9 @@ def main() -> int:
         for network in above if count > 1 else ():
             capacity.split(network)
     else:
-        above = capacity.grow()
-        if count > 1 and capacity.split(above):
-            capacity.grow_on_two(sum(above))
+        first = capacity.grow()
+        if count > 1 and capacity.split(first):
+            capacity.grow_on_two(sum(first))
     study.finish()
 
 
