@@ -10,11 +10,11 @@ from typing import Any
 import pandas as pd
 
 from analysis.diagnosis.evidence import PARTS, Evidence, size_of
-from analysis.display import lines, plots
-from analysis.display.lines import caption, encode
+from analysis.display import plots
 from analysis.display.metrics import FACTORS, called, records, varied
 from analysis.display.numbers import label_of
 from analysis.display.output import Answer, Part, with_ranks
+from analysis.display.plots import caption, encode
 from analysis.frames.divide import EVERY, finest
 from analysis.frames.study import Source, Study
 from analysis.measures import factors
@@ -190,18 +190,18 @@ def chart_of(context: Context, source: Source, id: str, figure: plots.Figure, ca
 MOST_BARS = 40  # of a chart
 
 
-def line_chart(context: Context, id: str, points: pd.DataFrame, axes: lines.Axes) -> Chart:
-    """Lines of the points of a sweep (:func:`lines.lines`), by the factors that matter most."""
+def line_chart(context: Context, id: str, points: pd.DataFrame, axes: plots.Axes) -> Chart:
+    """Lines of the points of a sweep (:func:`plots.lines`), by the factors that matter most."""
     facts = points["facts"].tolist()
     encoding = encode(facts, context.by_effect(list(facts[0])))
     sizes = [name for name in ("nodes", "gpus_per_node") if name in context.factors and name in points]
     known = [{name: row[name] for name in row if row[name] is not None} for row in records(points[sizes])]
     if axes.x == "world_size":
         axes = replace(axes, x_title=f"{context.unit}s")
-    figure = lines.lines(points.assign(sizes=pd.Series(known, points.index, dtype=object)), encoding, axes)
+    figure = plots.lines(points.assign(sizes=pd.Series(known, points.index, dtype=object)), encoding, axes)
     if axes.x == "world_size":
         _name_nodes(figure["layout"], points)
-    cut = lines.CUT if figure["layout"].get("meta", {}).get("cut") else ""
+    cut = plots.CUT if figure["layout"].get("meta", {}).get("cut") else ""
     return Chart(id, figure, " ".join(filter(None, [caption(encoding), cut])))
 
 

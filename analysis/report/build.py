@@ -8,9 +8,9 @@ import pandas as pd
 
 from analysis.diagnosis import diagnosis, in_order
 from analysis.diagnosis.evidence import PLACES
-from analysis.display.lines import levels
 from analysis.display.metrics import RANKS_PER_NODE, Metric, records
 from analysis.display.output import Answer, Part
+from analysis.display.plots import levels
 from analysis.frames.study import Study
 from analysis.measures import expense, studies
 from analysis.report import communication, kernels, others, prediction, scaling, stragglers

@@ -5,11 +5,10 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.display.lines import Axes, Encoding
-from analysis.display.lines import lines as draw
 from analysis.display.metrics import columns, filled, records, varied
 from analysis.display.output import Part
-from analysis.display.plots import CONCEPTS
+from analysis.display.plots import CONCEPTS, Axes, Encoding
+from analysis.display.plots import lines as draw
 from analysis.measures import communication
 from analysis.measures import tau as messages
 from analysis.measures.activities import SHARES

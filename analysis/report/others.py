@@ -8,9 +8,9 @@ import pandas as pd
 from analysis.diagnosis import advice_on, compared
 from analysis.diagnosis.evidence import PARTS, finest_ms, in_words, shares_of
 from analysis.display import plots
-from analysis.display.lines import EFFICIENCY
 from analysis.display.metrics import JOB, Metric, records, varied
 from analysis.display.output import Part
+from analysis.display.plots import EFFICIENCY
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.study import Source
 from analysis.measures import anatomy, scaled, traced

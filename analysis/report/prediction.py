@@ -9,9 +9,8 @@ import pandas as pd
 from analysis.diagnosis.evidence import WORDS, predicted
 from analysis.diagnosis.runs import same
 from analysis.display import plots
-from analysis.display.lines import AGAINST_RANKS, THROUGHPUT, Axes, Encoding, lines
 from analysis.display.metrics import called, records
-from analysis.display.plots import BLACK, DARK_GREY, WHITE
+from analysis.display.plots import AGAINST_RANKS, BLACK, DARK_GREY, THROUGHPUT, WHITE, Axes, Encoding, lines
 from analysis.frames.study import RECORDING
 from analysis.measures.critical_path import PARTS, foremost
 from analysis.measures.critical_path import answer as of_paths

@@ -8,10 +8,9 @@ import pandas as pd
 
 from analysis.diagnosis.runs import divided_loss, of_loss
 from analysis.display import plots
-from analysis.display.lines import EFFICIENCY, THROUGHPUT
 from analysis.display.metrics import CONFIGURATION, columns, records, varied
 from analysis.display.output import Answer, Part
-from analysis.display.plots import DARK_GREY, PALE_GREY
+from analysis.display.plots import DARK_GREY, EFFICIENCY, PALE_GREY, THROUGHPUT
 from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.anatomy import traces_of
 from analysis.measures import anatomy, factors
