@@ -60,7 +60,7 @@ def _field(given: list[str] | None, study: Study) -> dict[str, str]:
 def _draw(answer: Answer, arguments: argparse.Namespace) -> None:
     if arguments.chart is None:
         return
-    from analysis.report.communication import page
+    from analysis.report.ranks import page
     from analysis.report.render import render
 
     output.write(render(page(answer.frame(), arguments.path.name)), arguments.chart)

@@ -13,7 +13,7 @@ from analysis.display.output import Answer, Part
 from analysis.display.plots import levels
 from analysis.frames.study import Study
 from analysis.measures import expense, studies
-from analysis.report import communication, kernels, others, prediction, scaling, stragglers
+from analysis.report import kernels, others, prediction, ranks, scaling
 from analysis.report.base import Context, SectionKind, portable, section
 from analysis.report.render import Chapter, Filter, Line, Page, Section, in_a_line
 from analysis.report.studies import charts as study_charts
@@ -60,7 +60,7 @@ CHAPTERS: Mapping[Chapter, Sequence[SectionKind]] = {
         scaling.anatomy_section, scaling.stages, scaling.BATCHES,
     ),
     Chapter("Ranks", "What do ranks wait for?"): (
-        communication.collectives, communication.mpi, stragglers.stragglers_section,
+        ranks.collectives, ranks.mpi, ranks.stragglers_section,
     ),
     Chapter("Kernels", "Which kernels take the time?"): (
         kernels.top, kernels.roofline, kernels.HOTSPOTS,

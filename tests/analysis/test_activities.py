@@ -4,7 +4,7 @@ import pytest
 
 from analysis.display.metrics import records
 from analysis.measures.activities import of_kernels, of_summary, printed_shares
-from analysis.report.communication import page
+from analysis.report.ranks import page
 from profiling.readers.printed import DURATION, ON_DEVICE
 from profiling.tables import as_table
 from tests.analysis.commands import one_line_error, run

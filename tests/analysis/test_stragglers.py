@@ -7,7 +7,7 @@ import pytest
 from analysis.frames.load import load
 from analysis.measures import stragglers
 from analysis.measures.lateness import BY_COLLECTIVES, CLOCK, NO, SHORT_WAIT, STRAGGLER, TOO_FEW
-from analysis.report.stragglers import MOST_ROWS, latest
+from analysis.report.ranks import MOST_ROWS, latest
 from tests.analysis import late_ranks
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.frames import stragglers_rows
