@@ -75,14 +75,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _compare(arguments: argparse.Namespace, a: Study, b: Study) -> int:
-    from analysis.report import changes
+    from analysis.report.build import build_compared
 
     if given_plan(arguments):
         raise UserError("--images, --tokens and --within need one set of results")
     own = [name for study in (a, b) for name in study.own_factors]
     across = output.parse_fields(arguments.across, flag="--across", own=own)
     name = f"compared-with-{a.path.resolve().name}.html"
-    _write(arguments, beside(b.path, name), changes.build(a, b, across))
+    _write(arguments, beside(b.path, name), build_compared(a, b, across))
     return max(_failed(a), _failed(b))
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from analysis.frames.load import load
-from analysis.report.changes import build, names_of
+from analysis.report.build import build_compared, names_compared
 from analysis.report.render import render
 from profiling.errors import UserError
 from tests.analysis.commands import run
@@ -25,7 +25,7 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(folders):
-    return build(*map(load, folders))
+    return build_compared(*map(load, folders))
 
 
 def test_the_page_has_the_verdict_the_rows_and_a_bar_for_each_configuration(page):
@@ -44,12 +44,12 @@ def test_the_command_writes_beside_the_second_and_refuses_the_same_runs(folders)
     ran = run("analysis.report.__main__", *folders)
     assert ran.code == 0 and (folders[1] / "compared-with-before.html").exists()
     with pytest.raises(UserError, match="same runs"):
-        build(load(folders[0]), load(folders[0]))
+        build_compared(load(folders[0]), load(folders[0]))
 
 
 def test_results_of_one_name_are_told_apart_by_their_paths(tmp_path):
-    assert names_of(tmp_path / "a/x", tmp_path / "b/y") == ("A: x", "B: y")
-    a, b = names_of(tmp_path / "a/x", tmp_path / "b/x")
+    assert names_compared(tmp_path / "a/x", tmp_path / "b/y") == ("A: x", "B: y")
+    a, b = names_compared(tmp_path / "a/x", tmp_path / "b/x")
     assert a.endswith("a/x") and b.endswith("b/x")
 
 
