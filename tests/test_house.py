@@ -17,7 +17,7 @@ from jobs.machine import is_tested
 
 ROOT = Path(__file__).resolve().parents[1]
 # Ceilings of the product; who needs more deletes something first.
-MOST_FILES, MOST_LINES = 194, 40_000
+MOST_FILES, MOST_LINES = 191, 39_500
 OURS = {"jobs", "train", "profiling", "analysis", "tests", "benchmarks"}
 # package -> which modules of other packages it may import (a prefix)
 MAY_IMPORT = {
