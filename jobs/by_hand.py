@@ -55,7 +55,7 @@ def check_unused(out: Path, overwrite: bool, others: bool = True) -> None:
     if not overwrite and (left := _written(out)):
         raise UserError(f"--out {out} already holds a run ({left[0].name}); another folder, or --overwrite")
     inside = sorted(out.iterdir()) if out.is_dir() and not others else []
-    strange = [each.name for each in inside if each.name[:5] != "rank_" and each.suffix not in _LOGS]
+    strange = [each.name for each in inside if not each.name.startswith("rank_") and each.suffix not in _LOGS]
     if strange and not (out / store.MANIFEST).exists():
         raise UserError(f"--out {out} holds other files ({', '.join(strange[:3])}); choose an empty folder")
 
@@ -204,11 +204,11 @@ def run_of(
     """The run that a program was, by the report of one of its ranks, and its fields that are not known."""
     of_watch = [f"{PER_STEP}={per_step}"] if per_step > 1 else []
     known: dict[str, Any] = {
-        **{"nodes": max(1, me.size // me.local_size), "gpus_per_node": me.local_size, "profile": profile},
-        **{"batches": report.batches_done, "workers": report.workers},
+        "nodes": max(1, me.size // me.local_size), "gpus_per_node": me.local_size, "profile": profile,
+        "batches": report.batches_done, "workers": report.workers,
         "program": shlex.join([*of_watch, *program.words])[:LONGEST_PROGRAM],
         "device": "cpu" if report.device == "cpu" else "gpu",
-    }
+    }  # fmt: skip
     name = program.name if report.model in GENERIC else report.model
     if model := re.sub(r"[^a-z0-9_]", "", name.lower()).lstrip("_0123456789")[:64]:
         known["model"] = model
