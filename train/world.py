@@ -137,7 +137,7 @@ def check_interface(environment: Mapping[str, str], variable: str, network: str)
 FIRST_PORT, PORTS, CANDIDATES = 20000, 12000, 16
 MEETING_S = 300.0  # ranks of one job start within minutes
 _ANSWER_S = 2.0  # for one question; a program that accepts and says nothing costs no more
-_RECEIPT_S = 10.0  # for a rank of this job to say that the answer came in time: a node may be overloaded
+_RECEIPT_S = 3.0  # for a rank of this job to say that the answer came in time: a node may be overloaded
 # Between two rounds of questions, at first and at most.
 _AGAIN_S, _AGAIN_AT_MOST_S = 0.05, 1.0
 _NAMES_THEM_S = 5.0  # before the others give up, rank 0 names the ranks that are missing
@@ -243,6 +243,7 @@ def _listen(ports: Sequence[int]) -> socket.socket:
 def _serve(server: socket.socket, name: str, port: int, others: int, deadline: float) -> set[int]:
     """Tell ``port`` to whoever asks for the job ``name``; which of its ranks 1 to ``others`` did not ask."""
     missing = set(range(1, others + 1))
+    silent = set(missing)
     with server:
         while missing and (left := deadline - time.monotonic()) > 0:
             server.settimeout(left)
@@ -252,11 +253,12 @@ def _serve(server: socket.socket, name: str, port: int, others: int, deadline: f
                     connection.settimeout(_ANSWER_S)
                     job, _, rank = _line(connection).partition(b" ")
                     if job == name.encode() and rank.isdigit():
+                        silent.discard(int(rank))
                         connection.sendall(b"%d\n" % port)
                         connection.settimeout(_RECEIPT_S)
                         if _line(connection) == _RECEIVED:  # else it gave up waiting, and will ask again
                             missing.discard(int(rank))
-    return missing
+    return silent
 
 
 def ask(host: str, name: str, rank: int, deadline: float) -> int:

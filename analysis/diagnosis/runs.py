@@ -67,7 +67,7 @@ def of_rows(
         limit_of: whether bandwidth or latency limits its transfers; empty: not known.
     """
     of_scaled = own[own["world_size"] != own["base_world_size"]]
-    judged = records(own.sort_values(["world_size", "step_ms"], kind="stable", na_position="first"))[-1]
+    (judged,) = records(own.sort_values(["world_size", "step_ms"], ascending=False, kind="stable").head(1))
     if len(of_scaled):
         best, worst, judged = leading(of_scaled)
     names = [one for one in (*CONFIGURATION, *own_names(judged), "nodes", "gpus_per_node") if one in late]
@@ -140,7 +140,8 @@ def leading(scaled: pd.DataFrame) -> tuple[dict[str, Any], dict[str, Any], dict[
     scaled = scaled.sort_values("scaling_efficiency_pct", ascending=False, kind="stable")
     widest = scaled[scaled["world_size"] == largest]
     comparable = records(widest[widest["base_world_size"] == widest["base_world_size"].min()])
-    (most_lost,), (lowest,) = records(widest.tail(1)), records(scaled.tail(1))
+    (most_lost,) = records(widest.tail(1))
+    (lowest,) = records(scaled.loc[[scaled["scaling_efficiency_pct"].idxmin()]])
     enough = max(least_pct(most_lost), _LIMITING_SHARE * lost_pct(lowest))
     return comparable[0], comparable[-1], most_lost if lost_pct(most_lost) >= enough else lowest
 

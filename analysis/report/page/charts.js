@@ -44,7 +44,7 @@ function picked(trace, filters) {
   return left;
 }
 
-// As analysis/display/lines.py has it for all configurations: one is drawn with its intervals, of several
+// As analysis/display/plots.py has it for all configurations: one is drawn with its intervals, of several
 // the mean, with a band from the lowest to the highest.
 function summarised(trace, filters) {
   const { members: all, band } = trace.meta;
