@@ -255,7 +255,6 @@ WORLDS = {
 PROFILED, TIMED = {"none": 2, "torch": 1}, {"none": 3}
 OUR_OPTIONS = ("grad:", "bucket_mb", "TFRecord", "dali", "synthetic")
 
-
 # Stages alone tell of the loader.
 KNOWN_BY_STAGES = ("loader by turns", "loader at every size")
 

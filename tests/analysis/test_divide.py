@@ -28,7 +28,6 @@ some = st.lists(st.tuples(st.integers(-50, 250), st.integers(0, 60)), max_size=1
 )
 edges = st.lists(st.integers(0, 200), min_size=2, max_size=6, unique=True).map(sorted).map(np.array)
 
-
 # Rows of (which kind of activity, start, length): one list is drawn faster than one a kind.
 of_any_kind = st.lists(st.tuples(st.integers(0, 7), st.integers(-50, 250), st.integers(0, 60)), max_size=20)
 

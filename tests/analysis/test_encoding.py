@@ -8,13 +8,7 @@ from plotly.graph_objects import Figure
 
 from analysis.display import plots
 from analysis.display.numbers import label_of
-from analysis.display.plots import (
-    EFFICIENCY,
-    THROUGHPUT,
-    Encoding,
-    encode,
-    lines,
-)
+from analysis.display.plots import EFFICIENCY, THROUGHPUT, Encoding, encode, lines
 from analysis.frames.load import load
 from analysis.report import base
 from analysis.report.base import Context

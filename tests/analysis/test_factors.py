@@ -10,12 +10,7 @@ import scipy
 
 from analysis.display.metrics import records
 from analysis.frames.study import Study
-from analysis.measures.factors import (
-    analysis_of_variance,
-    effects,
-    note_design,
-    signal_to_noise_db,
-)
+from analysis.measures.factors import analysis_of_variance, effects, note_design, signal_to_noise_db
 from profiling.errors import UserError
 from tests.analysis.commands import one_line_error, run
 from tests.analysis.synthetic import run_of, write_sweep

@@ -115,11 +115,7 @@ def test_of_few_batches_no_part_may_take_less_than_nothing_or_more_than_a_batch(
 
 @pytest.mark.parametrize(
     ("profiled", "said"),
-    [
-        ((2, 4), "baseline"),
-        ((1, 2), "configuration"),
-        ((), "configuration and baseline"),
-    ],
+    [((2, 4), "baseline"), ((1, 2), "configuration"), ((), "configuration and baseline")],
 )
 def test_without_a_profiled_run_the_table_says_so(tmp_path: Path, profiled, said) -> None:
     write_sweep(tmp_path, runs(profiled), Truth(**TRUTH))

@@ -40,8 +40,7 @@ def assert_planted(row: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ending", "rank"),
-    [(".gzip", "_0"), (".parquet", "_15"), (".snappy.parquet", ""), ("", "_0"), ("", "")],
+    ("ending", "rank"), [(".gzip", "_0"), (".parquet", "_15"), (".snappy.parquet", ""), ("", "_0"), ("", "")]
 )
 def test_any_ending_with_or_without_a_rank(tmp_path: Path, ending: str, rank: str) -> None:
     path = write_pyprof(tmp_path, name=name(ending, rank=rank))
@@ -96,7 +95,6 @@ CHANGES: dict[str, Callable[[pa.Table], pa.Table]] = {
     "names as dictionaries": of_type("Kernel", pa.dictionary(pa.int32(), pa.string())),
     "large strings": of_type("Op", pa.large_string()),
 }
-
 
 ASKED = (("scaled", "corrected"), ("efficiency", "published"), ("kernels", "corrected"))
 

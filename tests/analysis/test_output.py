@@ -127,8 +127,7 @@ def test_an_output_that_cannot_be_written_is_one_line(results: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("command", "flag"),
-    [("scaled", "--output"), ("timeline", "--output"), ("report.__main__", "--out")],
+    ("command", "flag"), [("scaled", "--output"), ("timeline", "--output"), ("report.__main__", "--out")]
 )
 def test_no_mistyped_folder_is_made(results: Path, tmp_path: Path, command: str, flag: str) -> None:
     target = tmp_path / "mistyped" / "x"

@@ -10,14 +10,7 @@ from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.measures.points import shared_cores
 from analysis.prediction import configurations, curve
-from analysis.prediction.configurations import (
-    LINKS,
-    ONE_SIZE,
-    TOO_FAR,
-    TOO_WIDE,
-    Configuration,
-    read_table,
-)
+from analysis.prediction.configurations import LINKS, ONE_SIZE, TOO_FAR, TOO_WIDE, Configuration, read_table
 from analysis.prediction.predict import of_study, predictions
 from profiling.findings import Finding
 from tests.analysis.commands import found, one_line_error, run

@@ -95,7 +95,6 @@ MISFITS = """[...document.querySelectorAll('.chart')].filter((chart) => drawnIn.
   (chart) => [chart.id, chart.querySelector('.main-svg').clientWidth - chart.clientWidth]
 ).filter(([_, wider]) => Math.abs(wider) > 1)"""
 
-
 DRAWN = "[...document.querySelectorAll('.chart')].filter((chart) => drawnIn.get(chart) === view).length"
 
 # Each number of runs at one width, and each width; the most runs at all of them.

@@ -47,7 +47,6 @@ def test_slurm_itself_reads_every_list_as_we_do(cluster):
 
 # --- the check of nodes on a cluster of its own, where one node's processor and another's link are slow ---
 
-
 # Where control groups of processors are: version 1, else 2.
 CPU_GROUPS = next(
     (p for p in map(Path, ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup")) if os.access(p, os.W_OK)), None
@@ -78,7 +77,6 @@ def test_exactly_the_node_with_a_slow_processor_and_that_with_a_slow_link_are_na
 
 
 # --- traces of many ranks are converted by ranks of MPI on several nodes; a damaged one costs only -----
-
 
 RANKS, DAMAGED = 8, 5  # of the traces
 NODES = ("n29", "n30")

@@ -22,7 +22,6 @@ NEEDS = ("slurmctld", "slurmd", "munged", "srun", "ip", "tc", "unshare")
 FOREGROUND = ("n31", "n32")
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"}
 
-
 # How long what Slurm said of its jobs is taken for true.
 JOBS_S = 0.5
 

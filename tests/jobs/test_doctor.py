@@ -170,7 +170,6 @@ def test_a_tau_of_another_python_serves_in_all_modes_but_one(put):
 
 # --- what cannot start, and what of a site file is not true of this node, is said before a run ---------
 
-
 FAILURES = ROOT / "tests/jobs/failures"  # what real launchers printed
 INTERFACE = socket.if_nameindex()[0][1]
 SITE = """

@@ -215,9 +215,7 @@ def test_time_that_is_up_as_python_ends_ends_nothing_else(root):
 
 # --- failures are told apart by what real launchers print (each file of failures/ is one's own words) ---
 
-
 FAILURES = Path(__file__).parent / "failures"
-
 
 CASES = yaml.safe_load((FAILURES / "failures.yaml").read_text())
 

@@ -193,7 +193,6 @@ def test_what_a_job_that_ends_at_its_start_was_to_run_is_known(submit, log, tmp_
 
 # --- sites without Slurm: the jobs that are submitted, how they end and begin again, and their ranks ---
 
-
 SITES = {"pbs": "polaris", "lsf": "summit", "flux": "tuolumne"}
 CLIENTS = {"pbs": "qsub", "lsf": "bsub", "flux": "flux"}
 COMMANDS = {"pbs": "mpiexec", "lsf": "jsrun", "flux": "flux"}

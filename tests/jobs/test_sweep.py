@@ -282,7 +282,6 @@ def test_a_runs_speed_is_one_median_and_says_of_which_steps(tmp_path, recorded, 
 
 # --- when are a machine's peaks measured, and with the ranks of which runs? ----------------------------
 
-
 WAITED = Finding("calibration_disturbed", data={"pct": 12.0})
 PEAKS = Calibration(gemm_flops_per_s={1: 1.0}, copy_bytes_per_s={1: 1.0}, device="cpu", seconds=1.0)
 

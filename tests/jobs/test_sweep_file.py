@@ -138,7 +138,6 @@ def test_vgg16_takes_8192_images_whether_on_one_gpu_or_two(root):
 
 # --- a sweep starts a program of the user's: its command, its names in braces, its runs ----------------
 
-
 OF_PROGRAM = """
 repetitions: 1
 run:

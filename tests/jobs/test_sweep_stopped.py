@@ -23,7 +23,6 @@ from tests.jobs.scripted import batches_of_ranks as batches_of_ranks  # a fixtur
 
 pytestmark = pytest.mark.long
 
-
 DRIVER = """
 import sys
 from pathlib import Path

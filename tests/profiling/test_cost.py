@@ -152,7 +152,6 @@ def test_an_element_is_counted_once_and_bytes_are_what_is_read_and_written(name,
 
 # --- every kernel name found in the reference data gets its class, and hardly any is left over ---------
 
-
 NAMES = yaml.safe_load(Path(__file__).with_name("kernel_names.yaml").read_text())
 
 

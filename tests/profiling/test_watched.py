@@ -282,7 +282,6 @@ def test_samples_are_those_that_the_loader_draws_whatever_it_makes_of_them(watch
 
 # --- which steps a watched program did: from segments whose truth is known, without PyTorch ------------
 
-
 KINDS = {"L": LOAD, "F": FORWARD, "B": BACKWARD, "U": UPDATE, "E": EVALUATION, "P": PAUSE}
 TOOK = {"L": 10, "F": 20, "B": 40, "U": 5, "E": 15, "P": 1000}
 GAP = 1  # after each segment

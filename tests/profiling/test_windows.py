@@ -159,7 +159,6 @@ def test_launches_whose_numbers_do_not_rise_leave_the_recording_whole(tmp_path, 
 
 # --- a period of the kernels: planted ones are found, what is none is refused --------------------------
 
-
 UPDATE = 900  # an optimizer's kernel
 
 

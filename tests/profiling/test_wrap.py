@@ -293,7 +293,6 @@ def test_counters_of_several_ranks_are_refused_before_their_collectives_wait(too
 
 # --- real nsys, nvprof, TAU and Horovod where they are: do they know our options, and see what our -----
 
-
 needs_nsys = pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not installed")
 needs_tau = pytest.mark.skipif(shutil.which("tau_exec") is None, reason="TAU is not installed")
 

@@ -19,7 +19,6 @@ from train.world import World
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).resolve().parents[2]
 
-
 # PyPI's torchvision beside a PyTorch for CPUs, as these tests' own environment has them.
 PATH = os.pathsep.join([str(PROGRAMS / "site"), str(ROOT)])
 LIMIT_S = 600

@@ -252,7 +252,6 @@ def test_a_layers_energy_is_that_above_idle_of_each_metering(answer_of, monkeypa
 
 # --- the study of what memory holds: searches, limits, ends of tries, and for real on this CPU ---------
 
-
 GIB = 1 << 30
 FITS = capacity.Attempt(fits=True, limit=9, base=1, peak=5)
 FAILS = capacity.Attempt(fits=False, reason="DefaultCPUAllocator: can't allocate memory", limit=9, base=1)

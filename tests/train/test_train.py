@@ -50,7 +50,6 @@ def batches_of(out: Path, rank: int):
 
 # --- two ranks ----------------------------------------------------------------------------------------
 
-
 VARIANTS = {
     "plain": {},
     "again": {"profile": "torch", "attribute_from": FIRST},

@@ -135,7 +135,6 @@ def test_what_cannot_start_is_one_line(become):
 
 # --- ranks of a job meet on a port that nobody agreed on, whatever else listens on that host -----------
 
-
 HOST = "127.0.0.1"
 
 
