@@ -137,8 +137,7 @@ def _make_run(
     ended: Path, run: Run, truth: Truth, repetition: int, exit_code: int, reason: str, **report: Any
 ) -> None:
     seed = zlib.crc32(format_id(run, repetition).encode())
-    generator = np.random.default_rng(seed)
-    durations = _durations(run, truth, generator)
+    durations = _durations(run, truth, np.random.default_rng(seed))
     for rank in range(run.ranks):
         _write_rank(tables.rank_directory(ended, rank), rank, run, truth, durations)
     reports = [_report(rank, run, truth, **report) for rank in range(run.ranks)]
@@ -253,8 +252,7 @@ def change_manifest(directory: Path, of_rank: Callable[[RankReport], dict], **fi
     """Write a run's manifest anew, with other fields, and others of each rank's report."""
     manifest = store.read_record(directory / store.MANIFEST, Manifest)
     ranks = [report.model_copy(update=of_rank(report)) for report in manifest.ranks]
-    changed = manifest.model_copy(update={"ranks": ranks, **fields})
-    store.write_record(directory / store.MANIFEST, changed)
+    store.write_record(directory / store.MANIFEST, manifest.model_copy(update={"ranks": ranks, **fields}))
 
 
 # --- the reference's kinds of files -----------------------------------------------------------------------

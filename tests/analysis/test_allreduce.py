@@ -54,8 +54,7 @@ def test_messages_of_one_length_leave_latency_open():
 
 
 def test_messages_of_several_lengths_may_show_that_there_is_no_latency():
-    cost = ring(0.0, NS_PER_BYTE)
-    best = fit(seen_of([1e4, 1e6, 3e7], ranks=(8,), cost=cost))[0]
+    best = fit(seen_of([1e4, 1e6, 3e7], ranks=(8,), cost=ring(0.0, NS_PER_BYTE)))[0]
     assert best.latency_known and best.slowest(Layout(8)) == pytest.approx((0.0, NS_PER_BYTE), abs=1e-9)
 
 

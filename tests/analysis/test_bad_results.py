@@ -342,8 +342,7 @@ def test_a_run_that_was_killed_and_one_that_was_not_reached(tmp_path: Path) -> N
     store.write_record(killed / OWNER, this_owner({}))
     for done in tmp_path.glob("run_*_ret_0"):
         shutil.rmtree(done)
-    said = one_line_error(run("analysis.scaled", tmp_path))
-    assert f"{killed.name}: on " in said
+    assert f"{killed.name}: on " in one_line_error(run("analysis.scaled", tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -360,8 +359,7 @@ def test_results_that_are_not_there_name_those_that_are(tmp_path: Path, monkeypa
         (tmp_path / "results" / name).mkdir(parents=True)
         (tmp_path / "results" / name / store.SWEEP).write_text("{}")
     for module in ("analysis.scaled", "analysis.report.__main__"):
-        error = one_line_error(run(module, given))
-        assert f"{given.removeprefix('3=')} does not exist{said}" in error
+        assert f"{given.removeprefix('3=')} does not exist{said}" in one_line_error(run(module, given))
 
 
 def test_a_point_that_failed_counts_as_what_it_was_later(tmp_path: Path) -> None:

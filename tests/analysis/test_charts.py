@@ -180,8 +180,7 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("colour", PALETTE)
 def test_the_colour_of_a_line_is_told_from_the_background_in_both_schemes(colour):
-    css = (ANALYSIS / "report/page/style.css").read_text()
-    light, dark = re.findall(r"--paper: (#[0-9a-f]{6})", css)
+    light, dark = re.findall(r"--paper: (#[0-9a-f]{6})", (ANALYSIS / "report/page/style.css").read_text())
     assert contrast(colour, light) >= LEAST
     assert contrast(ON_DARK.get(colour, colour), dark) >= LEAST
 

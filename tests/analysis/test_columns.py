@@ -163,8 +163,7 @@ def ask(sweep: Path, others: dict[str, Path], tmp_path_factory: pytest.TempPathF
             first = others[arguments.pop(0)]
         words = [{"B": other, **others}.get(word, word) for word in arguments]
         rows.clear()
-        ran = run(f"analysis.{command}", first, *words, "--format", "csv")
-        return ran, list(rows)
+        return run(f"analysis.{command}", first, *words, "--format", "csv"), list(rows)
 
     with pytest.MonkeyPatch.context() as patch:
         emit = output.emit

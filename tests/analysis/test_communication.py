@@ -40,8 +40,7 @@ def rank_of(rank: int, starts_us, ends_us, offset_us: int = 0, compute_us=(), ba
 
 def test_wait_is_what_passes_before_the_last_rank_arrives():
     # Rank 1 arrives 40 us late to the first and is first at the second; both end together.
-    ranks = [rank_of(0, [0, 100], [50, 160]), rank_of(1, [40, 90], [50, 160])]
-    calls = matched_of(ranks).calls
+    calls = matched_of([rank_of(0, [0, 100], [50, 160]), rank_of(1, [40, 90], [50, 160])]).calls
     assert calls["transfer_ns"].tolist() == [10 * US, 60 * US] * 2
     waited = calls["left_ns"] - calls["entered_ns"] - calls["transfer_ns"]
     assert waited.tolist() == [40 * US, 0, 0, 10 * US]

@@ -128,10 +128,8 @@ def test_the_fewest_fields_that_match_are_suggested(tmp_path):
     for name, nodes, batches in (("a", (1, 2), 60), ("b", (2, 4), 90)):
         write(tmp_path / name, 100.0, runs=[run_of(nodes=of, batches=batches) for of in nodes])
     paths = tmp_path / "a", tmp_path / "b"
-    said = one_line_error(run("analysis.compare", *paths))
-    assert said.rstrip().endswith("--across batches")
-    alike = run("analysis.compare", *paths, "--across", "batches")
-    assert "step_ms" in alike.out
+    assert one_line_error(run("analysis.compare", *paths)).rstrip().endswith("--across batches")
+    assert "step_ms" in run("analysis.compare", *paths, "--across", "batches").out
 
 
 def test_configurations_that_are_all_a_little_slower_are_one_finding(tmp_path):
@@ -146,8 +144,7 @@ def test_configurations_that_are_all_a_little_slower_are_one_finding(tmp_path):
     assert row["effect_pct_low"] < 3 < row["effect_pct_high"]
     assert (row["runs_a"], row["runs_b"]) == (24, 24)
     assert said["compared"]["verdict"] == "worse" and said["few_runs"]["least"] == 5
-    accepted = run("analysis.compare", tmp_path / "a", tmp_path / "b", "--threshold", "5")
-    assert accepted.code == 0
+    assert run("analysis.compare", tmp_path / "a", tmp_path / "b", "--threshold", "5").code == 0
 
 
 def test_what_differs_beside_the_steps_is_named(before, tmp_path):
@@ -175,8 +172,7 @@ def test_profiled_runs_have_no_steps_to_compare(tmp_path):
 def nights(tmp_path_factory):
     """Ten nightly sweeps; from the seventh on steps are 5 % longer, and in the last 20 %."""
     folder = tmp_path_factory.mktemp("nights")
-    noise = np.random.default_rng(3).normal(0, 0.25, 10)
-    for night, offset in enumerate(noise):
+    for night, offset in enumerate(np.random.default_rng(3).normal(0, 0.25, 10)):
         step_ms = (100 if night < 6 else 105 if night < 9 else 120) + offset
         truth = Truth(step_ms={1: step_ms, 2: 1.25 * step_ms}, noise_ms=1 + night / 50)
         runs = [run_of(gpus_per_node=ranks) for ranks in (1, 2)]
@@ -258,8 +254,7 @@ def test_two_jobs_that_have_no_figure_in_common_are_not_the_same_traces(pair, tm
     for path in (a, b):
         shutil.copytree(path, tmp_path / path.name, ignore=shutil.ignore_patterns("kernels.parquet"))
     record = tmp_path / "after" / JOB
-    changed = read_job(record.parent).model_copy(update={"batches_from": WHOLE})
-    record.write_text(changed.model_dump_json())
+    record.write_text(read_job(record.parent).model_copy(update={"batches_from": WHOLE}).model_dump_json())
     said = one_line_error(run("analysis.compare", tmp_path / "before", tmp_path / "after"))
     assert said.startswith("scaleprof: error: ")
 
@@ -276,7 +271,5 @@ def test_jobs_that_are_none_of_each_other_are_one_line(pair, tmp_path):
     _, _, a, _ = pair
     for name in ("one", "two"):
         shutil.copytree(a, tmp_path / name)
-        changed = read_job(a).model_copy(update={"world_size": 4})
-        (tmp_path / name / JOB).write_text(changed.model_dump_json())
-    said = one_line_error(run("analysis.compare", a, tmp_path))
-    assert "one job each" in said
+        (tmp_path / name / JOB).write_text(read_job(a).model_copy(update={"world_size": 4}).model_dump_json())
+    assert "one job each" in one_line_error(run("analysis.compare", a, tmp_path))

@@ -246,8 +246,7 @@ def test_on_real_traces_the_pieces_sum_to_the_step(name, shared_data, tmp_path):
     study = load(converted(trace, tmp_path))
     paths = paths_of(study, study.recorded[0])
     assert len(paths.steps)
-    sums = paths.pieces.groupby("path")["duration_ns"].sum()
-    assert sums.tolist() == paths.steps["step_ns"].tolist()
+    assert paths.pieces.groupby("path")["duration_ns"].sum().tolist() == paths.steps["step_ns"].tolist()
     free = paths.steps[list(WHAT_IF)]
     assert (free >= 0).all(axis=None) and free.le(paths.steps["step_ns"], axis=0).all(axis=None)
 

@@ -112,8 +112,7 @@ def test_without_collectives_a_program_takes_what_it_takes_without_them_however_
     program = run(of)
     (path,) = Group([recorded(program)]).paths()
     assert path.pieces["duration_ns"].sum() == program.at
-    of_parts = path.pieces.groupby("part")["duration_ns"].sum()
-    assert of_parts.get("collectives", 0) == program.waited
+    assert path.pieces.groupby("part")["duration_ns"].sum().get("collectives", 0) == program.waited
     assert path.step["collectives"] == run(of, free=True).at
 
 

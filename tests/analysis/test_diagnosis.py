@@ -162,8 +162,7 @@ def test_a_rank_that_is_named_in_half_of_the_runs_or_less_is_no_straggler():
     traced = [late("t", 3, mean_ms=32.0) | TRACED, *(late(run, 3, "no") for run in "abc")]
     for cause, named in (("GPU", True), ("loader", False)):  # stages show a late batch in every run
         assert bool(late_ranks(pd.DataFrame([row | {"cause": cause} for row in traced]))) is named
-    two_nodes = [late("a", 3), late("b", 3) | {"node": "n7"}]
-    assert late_ranks(pd.DataFrame(two_nodes)).data["node"] == ""
+    assert late_ranks(pd.DataFrame([late("a", 3), late("b", 3) | {"node": "n7"}])).data["node"] == ""
     stages_only = [row | {"verdict": "too few steps"} if row["run"] == "t" else row for row in late_8()]
     data = late_ranks(pd.DataFrame(stages_only)).data
     assert (data["stragglers"], data["wait_ns"], data["from"]) == ([3], 32e6, "collectives")
@@ -223,8 +222,7 @@ def test_only_changes_that_were_not_measured_and_that_gain_are_simulated_finding
         "network=2x",
     ]
     assert not by_code(found, "advice")
-    measured = [BASE, row, point(8, 130.0, **NO_INTERVAL, grad="fp16")]
-    found = of_rows(measured, [], what_ifs)
+    found = of_rows([BASE, row, point(8, 130.0, **NO_INTERVAL, grad="fp16")], [], what_ifs)
     assert "fp16-gradients" not in [one.data["what_if"] for one in by_code(found, "gain_simulated")]
 
 
@@ -277,8 +275,7 @@ def test_what_is_said_of_a_sweep_is_consistent(world, repetitions, tmp_path):
         assert link.data["gbit_per_s"] == pytest.approx(16, rel=0.05) and link.data["nominal"] == 100
     planted = {"loader by turns": "data", "bursts of the loader": "data", "loader at every size": "data"}
     if cause := planted.get(world):
-        of_cost = [one for one in found if one.data.get("kind")]
-        assert of_cost[0].data["cause"] == cause
+        assert next(one for one in found if one.data.get("kind")).data["cause"] == cause
 
 
 @pytest.mark.parametrize("part", [*PARTS])
@@ -297,16 +294,14 @@ def test_a_users_program_is_advised_none_of_our_options(part):
 
 def test_what_is_done_already_is_not_advised():
     row = point(8, 160.0, **lost(37.5, exposed_transfer=30.0), grad="fp16", bucket_mb=50)
-    found = of_rows([BASE, row])
-    (advice,) = by_code(found, "advice")
+    (advice,) = by_code(of_rows([BASE, row]), "advice")
     assert advice.data["advice"] == ["larger_batch", "faster_network"]
 
 
 def test_traces_of_some_ranks_and_of_one_step_say_first_what_they_cannot_show(tmp_path):
     for name, batches, ranks in (("part", 12, 3), ("single", 1, 4)):
         planted = Planted(ranks=4, batches=batches, late=((2, 70.0),))
-        traces = write_job(tmp_path / f"{name}_traces", planted)
-        for path in sorted(traces.iterdir())[ranks:]:
+        for path in sorted(write_job(tmp_path / f"{name}_traces", planted).iterdir())[ranks:]:
             path.unlink()
         convert([str(tmp_path / f"{name}_traces"), "--out", str(tmp_path / name)])
         found = diagnose(Evidence(load(tmp_path / name)))

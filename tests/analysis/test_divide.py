@@ -59,8 +59,7 @@ def ticks(*of: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
 
 @given(some, some, some)
 def test_a_transfer_is_what_is_exposed_once_the_last_rank_has_come(compute, communication, transfers):
-    exposed = Activities(compute, communication).exposed
-    found = transfer_and_wait(intervals((0, 200)), exposed, transfers)
+    found = transfer_and_wait(intervals((0, 200)), Activities(compute, communication).exposed, transfers)
     computes, talks, moves = ticks(compute, communication, transfers)[100:300].T
     assert found["exposed_transfer"][0] == (talks & ~computes & moves).sum()
     assert found["exposed_wait"][0] == (talks & ~computes & ~moves).sum()
@@ -123,8 +122,7 @@ def test_against_counting_tick_by_tick(rows):
         for launch, start, _ in rows:
             known = 0 <= launch <= start
             # Of an unknown launch: from the last end before it began, if any of those before has ended.
-            earlier = [end for _, begun, end in rows if begun < start]
-            since = launch if known else max(earlier, default=-1)
+            since = launch if known else max([end for _, begun, end in rows if begun < start], default=-1)
             waits |= since <= tick < start
         host_bound += not busy and not waits
         seen += not busy

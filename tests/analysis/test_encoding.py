@@ -115,5 +115,4 @@ def test_error_bars_far_above_all_points_do_not_stretch_the_axis(high, top):
         "world_size": [1, 2], "scaling_efficiency_pct": [20.0, 40.0], "scaling_efficiency_pct_low": 0.0,
         "scaling_efficiency_pct_high": high, "label": "dali", "facts": [{}, {}], "sizes": [{}, {}],
     })  # fmt: skip
-    figure = lines(points, Encoding(), EFFICIENCY)
-    assert figure["layout"]["yaxis"]["range"] == pytest.approx([0, top])
+    assert lines(points, Encoding(), EFFICIENCY)["layout"]["yaxis"]["range"] == pytest.approx([0, top])

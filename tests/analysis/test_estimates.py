@@ -30,8 +30,7 @@ def noise(seed: int, count: int, sigma: float = 1.0) -> np.ndarray:
 
 def between_runs(runs, resamples: int = 300, seed: int = estimates.SEED) -> dict[str, float]:
     """The median over runs of their median batch, as a point has it."""
-    drawn = estimates.draw_runs(runs, resamples=resamples, seed=seed)
-    return estimates.columns_of("ms", drawn.sampled())
+    return estimates.columns_of("ms", estimates.draw_runs(runs, resamples=resamples, seed=seed).sampled())
 
 
 @pytest.mark.parametrize(("count", "share"), [(4, 0.98), (8, 0.98), (14, 0.98), (40, 0.95)])
@@ -155,8 +154,7 @@ def test_an_interval_of_a_median_inside_a_run_is_right_or_not_there(correlation,
 def test_intervals_of_a_mean_inside_a_run_hold_it_as_often_as_they_say(correlation, count):
     generator = np.random.default_rng(count)
     found = [estimates.mean_in_run(correlated(generator, correlation, count)) for _ in range(400)]
-    held = np.mean([each.low <= 100 <= each.high for each in found])
-    assert held >= 0.95 - 0.033  # three standard errors
+    assert np.mean([each.low <= 100 <= each.high for each in found]) >= 0.95 - 0.033  # three standard errors
 
 
 def test_of_series_drawn_together_one_that_drifts_does_not_widen_the_others() -> None:
@@ -283,14 +281,12 @@ def test_the_last_value_is_judged_by_students_t():
     assert found.p_value == pytest.approx(scipy.stats.ttest_ind(np.log(before), np.log([newest])).pvalue)
     assert found.effect_pct == pytest.approx(100 * (newest / scipy.stats.gmean(before) - 1))
     for end in (found.low, found.high):  # what the test just does not reject
-        moved = last(np.append(before, newest / (1 + end / 100)))
-        assert moved.p_value == pytest.approx(0.05)
+        assert last(np.append(before, newest / (1 + end / 100))).p_value == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize("count", [3, 7, 12])
 def test_without_a_change_there_is_a_verdict_in_one_of_twenty(count):
-    generator = np.random.default_rng(count)
-    drawn = np.exp(generator.normal(0, 0.02, (SIMULATIONS, count)))
+    drawn = np.exp(np.random.default_rng(count).normal(0, 0.02, (SIMULATIONS, count)))
     wrong = 3 * np.sqrt(0.05 * 0.95 / SIMULATIONS)
     assert np.mean([last(one).p_value <= 0.05 for one in drawn]) == pytest.approx(0.05, abs=wrong)
     if count > 3:

@@ -62,8 +62,7 @@ def test_counters_by_the_names_of_each_tool():
 
 def plant(sweep, profile, path, tool):
     """A run under ``profile`` that left what ``path`` says."""
-    ended = write_run(sweep, run_of(profile=profile, batches=3, attribute_from=2), Truth())
-    rank = ended / "rank_0000"
+    rank = write_run(sweep, run_of(profile=profile, batches=3, attribute_from=2), Truth()) / "rank_0000"
     (rank / "kernels.parquet").unlink()
     for name, table in tools.read(path, tool).tables.items():
         tables.write(table, rank, name)

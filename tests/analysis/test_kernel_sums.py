@@ -90,8 +90,7 @@ def renamed(rows):
 
 def test_another_algorithm_is_matched_by_its_class_where_as_many_are_left(tmp_path):
     study = sweep(tmp_path, renamed, nodes=1)
-    own = source_of(study, "nsys")
-    flops = dict(columns(study, own, "short_name::varchar, flops"))
+    flops = dict(columns(study, source_of(study, "nsys"), "short_name::varchar, flops"))
     assert flops["other_conv"] == pytest.approx(TRUTH.flops / 3)
     assert flops["conv_bprop"] is None  # twice as many as the lender's: which is which is not known
     # Five launches of one length: relu and sgd by name, one by class, two not at all.
@@ -107,8 +106,7 @@ def test_order_within_a_batch_tells_launches_of_one_kernel_apart(tmp_path):
                       for name, way in zip(rows["short_name"], rows["direction"], strict=True)]  # fmt: skip
         return {**rows, "short_name": names, "direction": directions}
 
-    runs = [run_of(profile=name) for name in ("none", "torch")]
-    write_sweep(tmp_path / "sweep", runs, TRUTH)
+    write_sweep(tmp_path / "sweep", [run_of(profile=name) for name in ("none", "torch")], TRUTH)
     for directory in (tmp_path / "sweep").glob("run_*_torch_*"):
         rows = numbered(tables.read(directory / "rank_0000", "kernels").to_pydict())
         tables.write(tables.as_table("kernels", rows), directory / "rank_0000", "kernels")

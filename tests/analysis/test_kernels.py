@@ -90,8 +90,7 @@ def test_the_planted_difference_is_explained_and_adds_up(tmp_path: Path) -> None
     """Kernels of 60 ms become 80, a collective of 20 ms is new, of which 15 ms are hidden; 2 ms of copies."""
     a = write_run(tmp_path, run_of(profile="torch"), Truth(noise_ms=0))
     truth = Truth(kernel_ms=80.0, noise_ms=0)
-    b = write_run(tmp_path, run_of(profile="torch", gpus_per_node=2), truth)
-    found = totals(a, b)
+    found = totals(a, write_run(tmp_path, run_of(profile="torch", gpus_per_node=2), truth))
     assert list(found) == [
         "slower", "new", "same", "all kernels", "run at once", "no kernel runs", "step",
     ]  # fmt: skip
@@ -199,8 +198,7 @@ def test_kernels_stand_below_both_roofs(tmp_path: Path) -> None:
 def test_names_that_look_like_markup_stay_text_in_legends_and_below_the_pointer() -> None:
     kernel = {"kernel": "k", "class": "<b>c</b>", "direction": "fprop", "hint": "<i>k</i>",
               "ms_per_step": 1.0, "intensity_flop_per_byte": 1.0, "flops_per_s": 1e9}  # fmt: skip
-    roof = Roof(1e12, 1e12)
-    drawn = str(report.figure(pd.DataFrame([kernel]), [("<b>device</b>", roof)], "")["data"])
+    drawn = str(report.figure(pd.DataFrame([kernel]), [("<b>device</b>", Roof(1e12, 1e12))], "")["data"])
     bar = pd.DataFrame([{"label": "<i>k</i>", "series": "<b>c</b>", "value": 1.0}])
     drawn += str(plots.bars(bar, {"<b>c</b>": ""}, "", "", "")["data"])
     assert drawn.count("&lt;b&gt;device") == 2 and drawn.count("&lt;b&gt;c") == 2

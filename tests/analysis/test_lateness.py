@@ -66,8 +66,7 @@ def test_a_verdict_does_not_deny_what_the_row_shows(measured_from, waited, verdi
     """Behind by 2.2 % of a step, while the others wait for less than the 2 % that make a rank late."""
     late, behind = np.full((4, 50), -waited / 3), np.zeros((4, 50))
     late[1], behind[1] = waited, 2.2
-    one = replace(lateness(late), measured_from=measured_from, behind_ns=behind)
-    assert verdicts(one)[1] == verdict
+    assert verdicts(replace(lateness(late), measured_from=measured_from, behind_ns=behind))[1] == verdict
 
 
 def correlated(generator, ranks, batches, rho):

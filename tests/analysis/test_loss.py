@@ -174,5 +174,4 @@ def test_parts_that_explain_nothing_of_the_loss_are_withheld_with_one_line_why(t
     assert not text_of([finding]).startswith(finding.code)
     found = loss.section(Context(load(tmp_path)))
     assert found is not None
-    labels = found.charts[0].figure["data"][0]["y"]
-    assert [label.rpartition(", ")[2] for label in labels] == ["2 GPUs"]
+    assert [label.rpartition(", ")[2] for label in found.charts[0].figure["data"][0]["y"]] == ["2 GPUs"]

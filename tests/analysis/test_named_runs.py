@@ -53,8 +53,7 @@ def named(folders, *sizes):
 
 
 def test_runs_in_several_folders_are_one_programs_scaling(folders):
-    done = run("analysis.scaled", *named(folders), "--scaling", "weak", "--format", "json")
-    rows = done.json
+    rows = run("analysis.scaled", *named(folders), "--scaling", "weak", "--format", "json").json
     assert [row["world_size"] for row in rows] == [1, 2, 4]
     assert [row["runs"] for row in rows] == [REPETITIONS] * 3
     efficiencies = [row["scaling_efficiency_pct"] for row in rows]

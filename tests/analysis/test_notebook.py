@@ -63,8 +63,7 @@ def test_wrong_use_is_one_line(sweep, tmp_path):
         results.scaled(gruop_by="nodes")
     with pytest.raises(AttributeError, match=r"^no command 'scald'; did you mean 'scaled'\?$") as wrong:
         _ = results.scald
-    shown = "".join(traceback.format_exception_only(wrong.value))
-    assert shown.count("'scaled'") == 1
+    assert "".join(traceback.format_exception_only(wrong.value)).count("'scaled'") == 1
     assert {"scaled", "charts", "path"} <= set(dir(results))
     assert "Scaling efficiency" in results.scaled.__doc__
 

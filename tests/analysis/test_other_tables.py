@@ -43,8 +43,7 @@ def assert_planted(row: dict[str, str]) -> None:
     ("ending", "rank"), [(".gzip", "_0"), (".parquet", "_15"), (".snappy.parquet", ""), ("", "_0"), ("", "")]
 )
 def test_any_ending_with_or_without_a_rank(tmp_path: Path, ending: str, rank: str) -> None:
-    path = write_pyprof(tmp_path, name=name(ending, rank=rank))
-    for given in (tmp_path, path):
+    for given in (tmp_path, write_pyprof(tmp_path, name=name(ending, rank=rank))):
         (row,) = figures(given)
         assert_planted(row)
         assert (row["nodes"], row["gpus_per_node"], row["world_size"]) == ("1", "2", "2")

@@ -131,8 +131,7 @@ def test_an_output_that_cannot_be_written_is_one_line(results: Path, tmp_path: P
 )
 def test_no_mistyped_folder_is_made(results: Path, tmp_path: Path, command: str, flag: str) -> None:
     target = tmp_path / "mistyped" / "x"
-    line = one_line_error(run(f"analysis.{command}", results, flag, target))
-    assert str(target) in line
+    assert str(target) in one_line_error(run(f"analysis.{command}", results, flag, target))
     assert not target.parent.exists()
 
 
@@ -259,8 +258,7 @@ def test_two_findings_stand_below_a_table_and_all_of_them_with_notes(results: Pa
         shown, whole = (run("analysis.anatomy", results, *flags).out for flags in ((), ("--notes",)))
         assert sum(one in shown for one in late) < 2 and all(one in whole for one in late)
         for out in (shown, whole):  # the run that failed comes first
-            below = out.rstrip().rsplit("\n", len(late) + 2)
-            assert any("killed (run_0" in line for line in below)
+            assert any("killed (run_0" in line for line in out.rstrip().rsplit("\n", len(late) + 2))
         assert "--notes" in shown.splitlines()[-1] and "--notes" not in whole
     finally:
         manifest.write_text(json.dumps(record))

@@ -54,8 +54,7 @@ def test_each_entry_has_a_source_and_no_device_the_peaks_of_another() -> None:
 
 def test_a_user_adds_a_device_of_their_own(tmp_path: Path) -> None:
     write_sweep(tmp_path / "sweep", [run_of(), run_of(profile="torch")], Truth(device="Accelerator X"))
-    ran = run("analysis.scaled", tmp_path / "sweep", "--format", "csv")
-    assert "Accelerator X (fp32)" in ran.err
+    assert "Accelerator X (fp32)" in run("analysis.scaled", tmp_path / "sweep", "--format", "csv").err
     own = tmp_path / "own.yaml"
     own.write_text("- name: Accelerator X\n  tflops: {fp32: 20}\n  gb_per_s: 1000\n")
     (row,) = run("analysis.scaled", tmp_path / "sweep", "--format", "json", "--all", "--peaks", own).json

@@ -127,8 +127,7 @@ def test_one_rank_s_trace_tells_no_transfer_from_wait_and_says_so(slow_gpu, tmp_
     assert row["loss_exposed_transfer_pct"] is None and row["loss_exposed_communication_pct"] > 15
     first, *others = diagnosis(Context(study))
     assert (first.code, first.data["ranks"], first.data["of"]) == ("profiles_missing", [*range(1, 8)], 8)
-    found = [one.data["kind"] for one in others if one.code == "cause_of_loss"]
-    assert found[0] == "exposed_communication"
+    assert next(one.data["kind"] for one in others if one.code == "cause_of_loss") == "exposed_communication"
     loss = section_of(study, "loss")
     assert "collectives, transfer or waiting" in {trace["name"] for trace in loss.charts[0].figure["data"]}
     assert "transfer_unknown" in {one.code for one in study.findings}
@@ -149,8 +148,7 @@ def test_a_strength_makes_a_batch_longer_by_the_size_that_was_asked():
 
 def test_an_exchange_takes_what_a_ring_takes_and_ends_on_all_ranks_together():
     job = Job(ranks=4, network=Network(alpha_us=50.0, beta_gb_per_s=2.0))
-    times = times_of(job, 2, NO_NOISE, np.random.default_rng(0), 2, np.zeros(4))
-    begin, end = times.exchange
+    begin, end = times_of(job, 2, NO_NOISE, np.random.default_rng(0), 2, np.zeros(4)).exchange
     assert (end == end[:, :1]).all() and len(end) == 4
     # The last bucket of 4 x 1.82 million bytes: 6 messages of 50 us, and 6 quarters of it at 2 GB/s.
     assert (end - begin)[-1, 0, 0] == pytest.approx(0.3 + 1.5 * SIZE / 2e6, rel=1e-9)

@@ -65,8 +65,7 @@ def test_horovods_published_points(tmp_path):
 def test_a_sweep_of_our_own(tmp_path):
     truth = Truth(step_ms={1: 100.0, 2: 105.0, 4: 107.5}, noise_ms=0.1)
     write_sweep(tmp_path, [run_of(gpus_per_node=ranks) for ranks in (1, 2, 4)], truth)
-    ran = run("analysis.predict", tmp_path, "--ranks", "8", "--format", "csv")
-    tested, predicted = ran.csv
+    tested, predicted = run("analysis.predict", tmp_path, "--ranks", "8", "--format", "csv").csv
     assert float(tested["measured_images_per_s"]) == pytest.approx(4 * 32 / 0.1075, rel=0.01)
     # 10 ms x (P - 1) / P was planted.
     assert float(predicted["step_ms"]) == pytest.approx(108.75, rel=0.02)
@@ -82,8 +81,7 @@ def strong_sweep(directory, batch=64):
 def test_strong_scaling_is_served_where_only_that_was_measured(tmp_path):
     strong_sweep(tmp_path)
     assert ONE_SIZE in one_line_error(run("analysis.predict", tmp_path, "--scaling", "weak"))
-    ran = run("analysis.predict", tmp_path, "--ranks", "8", "--format", "csv")
-    tested, row = ran.csv
+    tested, row = run("analysis.predict", tmp_path, "--ranks", "8", "--format", "csv").csv
     assert row["scaling"] == tested["scaling"] == "strong"
     # Of 64 images in all each of 8 ranks has 8, though the largest run had 16.
     assert [(one["world_size"], one["batch"], one["global_batch"]) for one in (tested, row)] == [
@@ -142,8 +140,7 @@ def test_a_bad_table_and_bad_ranks_are_one_line(tmp_path, text, ranks, says):
 def test_equal_ranks_on_other_numbers_of_nodes_are_points_of_their_own(tmp_path):
     runs = [run_of(nodes=nodes, gpus_per_node=gpus) for nodes, gpus in ((1, 1), (1, 2), (2, 2), (1, 4))]
     write_sweep(tmp_path, runs, repetitions={"none": 3})
-    section = section_of(load(tmp_path), "prediction")
-    (chart,) = section.charts
+    (chart,) = section_of(load(tmp_path), "prediction").charts
     lines = {trace["name"]: trace["x"] for trace in chart.figure["data"]}
     assert lines["measured"] == [1, 2, 4] and lines["measured on 2 nodes"] == [4]
 
@@ -176,15 +173,13 @@ def test_configurations_that_cannot_be_predicted_are_named_in_one_line_and_the_o
     assert lacking(study.findings) == {
         ("dali-gpu", 8, ONE_SIZE), ("dali-cpu", 8, TOO_WIDE), ("synthetic", 8, TOO_WIDE),
     }  # fmt: skip
-    section = section_of(load(tmp_path), "prediction")
-    assert section.charts
+    assert section_of(load(tmp_path), "prediction").charts
 
 
 def test_a_baseline_of_other_gradients_is_no_configuration_that_lacks_a_prediction(tmp_path):
     """One rank sends no gradients: it is the first point of fp16, and fp32 was not asked about."""
     grads = {1: "fp32", 2: "fp16", 4: "fp16"}
-    runs = [run_of(gpus_per_node=ranks, grad=grad) for ranks, grad in grads.items()]
-    write_sweep(tmp_path, runs, EVEN)
+    write_sweep(tmp_path, [run_of(gpus_per_node=ranks, grad=grad) for ranks, grad in grads.items()], EVEN)
     study = load(tmp_path)
     assert len(of_study(study, "8")) and not lacking(study.findings)
 

@@ -65,8 +65,7 @@ def test_one_size_leaves_the_forms_open_and_the_range_spans_them():
 
 
 def test_links_that_were_never_seen_are_refused():
-    cluster = Cluster(RING, gpus_per_node=4, **QUIET)
-    made, _, findings = predicted(cluster, (1, 2, 4), [16], gpus_per_node=4)
+    made, _, findings = predicted(Cluster(RING, gpus_per_node=4, **QUIET), (1, 2, 4), [16], gpus_per_node=4)
     assert not made and {one.data["lacks"] for one in findings if one.code == "not_predicted"} == {LINKS}
 
 

@@ -89,8 +89,7 @@ def test_a_broadcast_sets_no_clock_and_has_no_wait_where_none_is_set(tmp_path):
 
 
 def test_of_a_group_that_is_not_recorded_beside_others_nothing_is_claimed(tmp_path):
-    unsaid = tuple(Group(ONE_OF_SEVERAL, one.came, one.left) for one in TENSOR)
-    study = write(tmp_path, unsaid)
+    study = write(tmp_path, tuple(Group(ONE_OF_SEVERAL, one.came, one.left) for one in TENSOR))
     (row,) = records(communication.communication(study).rows)
     assert row["ms_per_step"] == pytest.approx(0.8)
     assert row.get("transfer_ms") is None and row.get("busbw_gb_per_s") is None and row["groups"] is None
@@ -98,8 +97,7 @@ def test_of_a_group_that_is_not_recorded_beside_others_nothing_is_claimed(tmp_pa
 
 
 def test_a_group_of_which_only_the_size_is_recorded_is_known_if_it_is_of_all(tmp_path):
-    everyone = Group("0", dict.fromkeys(range(4), (5.0,)), (5.4,), kind="allgather")
-    study = write(tmp_path, (*TENSOR, everyone))
+    study = write(tmp_path, (*TENSOR, Group("0", dict.fromkeys(range(4), (5.0,)), (5.4,), kind="allgather")))
     for path in tmp_path.glob("*/rank_*/kernels.parquet"):
         table = tables.read(path.parent, "kernels").drop_columns(["process_group", "group_ranks"])
         pq.write_table(table, path)
@@ -130,8 +128,7 @@ def calls(rank: int, groups, clock_ms: float = 0.0, batches: int = 1) -> pd.Data
         for group in groups
         for came, left in zip(group.came.get(rank, ()), group.left, strict=False)
     )
-    names = ("start_ns", "end_ns", "step", "collective", "group", "group_size")
-    of = pd.DataFrame(rows, columns=names)
+    of = pd.DataFrame(rows, columns=("start_ns", "end_ns", "step", "collective", "group", "group_size"))
     times = ["start_ns", "end_ns"]
     return of.assign(**{name: ((of[name] + clock_ms) * MS).round().astype(np.int64) for name in times})
 
@@ -142,8 +139,7 @@ def test_clocks_are_followed_through_a_chain_of_groups():
         Group(str(rank), {rank: (1.0 + 2 * rank,), rank + 1: (1.0 + 2 * rank,)}, (2.0 + 2 * rank,))
         for rank in range(3)
     ]
-    clocks = (0.0, 50.0, -300.0, 700.0)
-    matched = matched_of([calls(rank, chain, clock) for rank, clock in enumerate(clocks)])
+    matched = matched_of([calls(rank, chain, clock) for rank, clock in enumerate((0.0, 50.0, -300.0, 700.0))])
     assert [round(one.offset_ns / MS) for one in matched.clocks] == [0, 50, -300, 700]
     assert set(matched.reference) == {0}
 
@@ -156,8 +152,7 @@ def test_clocks_that_no_group_joins_are_not_set_by_each_other(tmp_path):
     of = matched.calls
     assert (of["transfer_ns"] == of["left_ns"] - of["entered_ns"]).all() and len(of) == 8
     write(tmp_path, TENSOR, clocks_ms=clocks)
-    said = run("analysis.timeline", tmp_path).err
-    assert "their own: 2" in said
+    assert "their own: 2" in run("analysis.timeline", tmp_path).err
 
 
 def test_ranks_are_late_within_their_group_only():
@@ -173,8 +168,7 @@ def test_ranks_are_late_within_their_group_only():
 
 
 def test_allreduces_of_some_ranks_are_no_exchange_of_gradients(tmp_path):
-    everyone = Group("0", dict.fromkeys(range(4), (6.0,)), (8.0,), mbytes=20.0)
-    study = write(tmp_path, (*TENSOR, everyone))
+    study = write(tmp_path, (*TENSOR, Group("0", dict.fromkeys(range(4), (6.0,)), (8.0,), mbytes=20.0)))
     found = traced(study, points_of(study).iloc[0])
     assert not isinstance(found, str), found
     found = found.exchanges

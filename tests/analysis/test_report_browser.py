@@ -91,8 +91,7 @@ def test_lines_have_their_names_beside_them_where_there_is_room_instead_of_a_leg
     closed.go("scaling")
     closed.see("#chart-throughput")
     names, legends = "#chart-throughput .annotation text", "#chart-throughput .legend"
-    texts = closed.page.locator(names).all_text_contents()
-    assert {text[2:] for text in texts} == {"synthetic", "pytorch"}
+    assert {text[2:] for text in closed.page.locator(names).all_text_contents()} == {"synthetic", "pytorch"}
     assert closed.page.locator(legends).count() == 0
     size = closed.page.viewport_size
     closed.page.set_viewport_size({"width": 400, "height": 900})
@@ -135,8 +134,7 @@ def test_tables_search_and_sort_by_keyboard(closed):
 
 
 def test_the_first_screen_answers_and_the_first_two_charts_are_open(closed):
-    questions = closed.page.locator(".answer h2").all_inner_texts()
-    assert questions[:2] == HEADINGS[:2]
+    assert closed.page.locator(".answer h2").all_inner_texts()[:2] == HEADINGS[:2]
     # Six chapters, the appendix, findings, terms, and how it was made; the first two are open.
     assert closed.page.locator("main details").count() == 10
     assert closed.sections_first == ["scaling", "loss"]
@@ -157,8 +155,7 @@ def test_the_contents_lead_by_keyboard_to_a_section_and_stay_in_view(closed):
     assert closed.page.locator("details[open] #cost").count() == 1
     assert closed.page.evaluate("document.activeElement.textContent.trim()") == "Appendix"
     assert closed.page.url.endswith("#cost")
-    top = closed.page.locator("nav").bounding_box()["y"]
-    assert 0 <= top < 30 and closed.page.evaluate("scrollY") > 0
+    assert 0 <= closed.page.locator("nav").bounding_box()["y"] < 30 and closed.page.evaluate("scrollY") > 0
 
 
 def test_the_address_keeps_section_and_filters(browser, report):
@@ -195,8 +192,7 @@ def test_a_table_is_copied_as_csv_with_the_rows_that_are_shown(closed):
     closed.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     closed.page.click("button[data-copy=table-0]")
     closed.page.wait_for_selector("#table [role=status]:text-is('copied')")
-    text = closed.page.evaluate("navigator.clipboard.readText()")
-    header, *rows = csv.reader(io.StringIO(text))
+    header, *rows = csv.reader(io.StringIO(closed.page.evaluate("navigator.clipboard.readText()")))
     place = next(n for n, name in enumerate(header) if name.startswith("images"))
     shown = closed.rows("table-0").all()
     assert [row[place] for row in rows] == [

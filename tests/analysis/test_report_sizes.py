@@ -44,8 +44,7 @@ def plant(folder: Path, runs: int) -> None:
                    if run.world_size > 1 or one["grad"] == "fp32"]  # fmt: skip
         profiled = [run.model_copy(update={"profile": "torch"}) for run in planned if one["workers"] == 4]
         profiled = profiled if one["network"] == "ib" and one["batch"] == 64 else []
-        repetitions = {"none": 4 - bool(profiled), "torch": 1}
-        write_sweep(folder, [*planned, *profiled], _truth(one), repetitions)
+        write_sweep(folder, [*planned, *profiled], _truth(one), {"none": 4 - bool(profiled), "torch": 1})
 
 
 def _sweep(options):

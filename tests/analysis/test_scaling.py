@@ -101,8 +101,7 @@ def change_steps(directory: Path, took_ns: Any) -> None:
     """Let the steps of a rank take as long as ``took_ns`` makes of their durations."""
     table = tables.read(directory, "batches")
     start, end = (table[name].to_numpy() for name in ("start_ns", "end_ns"))
-    took = np.asarray(took_ns(end - start), np.int64)
-    ends = start[0] + np.cumsum(took)
+    ends = start[0] + np.cumsum(np.asarray(took_ns(end - start), np.int64))
     columns = {name: table[name] for name in table.column_names}
     columns |= {"start_ns": np.r_[start[0], ends[:-1]], "end_ns": ends}
     tables.write(tables.as_table("batches", columns), directory, "batches")
@@ -240,8 +239,7 @@ def test_a_run_that_never_settles_or_drifts_is_said(tmp_path: Path) -> None:
 
 
 def test_more_than_ideal_scaling_and_more_than_the_peak_are_said(tmp_path: Path) -> None:
-    truth = Truth(step_ms={1: 100.0, 2: 80.0}, training_flops_per_image=1e11)
-    write_sweep(tmp_path, of_sizes(1, 2), truth)
+    write_sweep(tmp_path, of_sizes(1, 2), Truth(step_ms={1: 100.0, 2: 80.0}, training_flops_per_image=1e11))
     said = found("analysis.scaled", tmp_path)
     assert (said["above_ideal"]["n"], said["above_ideal"]["of"]) == (1, 2)
     assert said["above_ideal"]["efficiency_pct"] == pytest.approx(125, abs=1)

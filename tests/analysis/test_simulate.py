@@ -64,8 +64,7 @@ def test_buckets_close_when_they_are_full_and_others_alike_are_no_change():
 )
 def test_buckets_hold_every_gradient_once(elements, bucket_mb, seed):
     ready = np.sort(np.random.default_rng(seed).uniform(0, 50 * MS, len(elements)))
-    step = step_of(ready_ns=ready, elements=np.array(elements))
-    at, sizes = buckets(step, bucket_mb)
+    at, sizes = buckets(step_of(ready_ns=ready, elements=np.array(elements)), bucket_mb)
     assert sizes.sum() == sum(elements) and at[-1] == ready[-1] and (np.diff(at) >= 0).all()
     assert (sizes[:-1] * 4 >= bucket_mb * simulation.MIB).all()
 
@@ -96,8 +95,7 @@ def test_no_step_is_shorter_than_its_parts(ranks, alpha_ns, ns_per_byte, bucket_
     wire += 2 * (ranks - 1) * alpha_ns * found.buckets
     assert 100 * MS - 1 <= found.step_ns[0] <= 100 * MS + wire + 1
     assert found.step_ns[0] >= 50 * MS + wire - 1
-    more = simulated(model, 2 * ranks)
-    assert more.step_ns[0] >= found.step_ns[0] - 1
+    assert simulated(model, 2 * ranks).step_ns[0] >= found.step_ns[0] - 1
 
 
 SLOW = model_of(cost=ring(1e5, 2.0))

@@ -36,8 +36,7 @@ def exchange(ranks: int, buckets=((30.0, 48 * MIB), (50.0, 8 * MIB))) -> list[tu
 
 
 def step_ms(ranks: int, *buckets) -> float:
-    ends = [end for _, end, _ in exchange(ranks, *buckets)]
-    return ALONE_MS + max(max(ends, default=0.0) - BACKWARD, 0.0)
+    return ALONE_MS + max(max([end for _, end, _ in exchange(ranks, *buckets)], default=0.0) - BACKWARD, 0.0)
 
 
 def plant(directory, ranks: int, profile: str, layers=True, **fields) -> None:
@@ -171,5 +170,4 @@ def test_without_layers_the_buckets_that_were_sent_stand_in(tmp_path):
 def test_a_damaged_trace_costs_only_its_run(tmp_path):
     sweep(tmp_path)
     next(tmp_path.glob("*_2_eth_torch*/rank_0000/kernels.parquet")).write_bytes(b"PAR1 no")
-    rows = records(of_study(load(tmp_path), "4"))
-    assert [row["predicted_by"] for row in rows] == ["curve"]
+    assert [row["predicted_by"] for row in records(of_study(load(tmp_path), "4"))] == ["curve"]

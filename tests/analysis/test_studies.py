@@ -44,8 +44,7 @@ def layers(directory, **planted):
 
 
 def test_a_layer_stands_on_the_roofline(tmp_path):
-    result = load(layers(tmp_path / "one"))[0]
-    (row,) = records(studies.studies(result).rows)
+    (row,) = records(studies.studies(load(layers(tmp_path / "one"))[0]).rows)
     assert (row["forward_ms"], row["forward_low_ms"], row["forward_high_ms"]) == (2, 2, 2)
     assert 3 <= row["backward_low_ms"] <= row["backward_ms"] <= row["backward_high_ms"] <= 5
     assert row["forward_intensity_flop_per_byte"] == 100 and row["forward_bound"] == "compute"
@@ -54,8 +53,7 @@ def test_a_layer_stands_on_the_roofline(tmp_path):
 
 
 def test_the_command_and_the_report(tmp_path):
-    directory = layers(tmp_path / "studies" / "one")
-    told = run("analysis.studies", directory, "--format", "json")
+    told = run("analysis.studies", layers(tmp_path / "studies" / "one"), "--format", "json")
     assert told.code == 0 and [row["layer"] for row in told.json] == ["Linear(4, 2)"]
     assert "RAPL" in told.err
     layers(tmp_path / "studies" / "two")
@@ -90,8 +88,7 @@ def order(directory, other_ms):
     ],
 )
 def test_orders_are_compared_turn_by_turn(tmp_path, factors, difference, ratio):
-    result = order(tmp_path / "one", np.array([10, 11, 12, 13] * 5) * factors)
-    made = studies.studies(result)
+    made = studies.studies(order(tmp_path / "one", np.array([10, 11, 12, 13] * 5) * factors))
     (compared,) = made.verdict
     assert compared.data["difference"] == difference and compared.data["value"] == pytest.approx(ratio)
     assert [row["order"] for row in records(made.rows)] == ["ReLU, MaxPool2d", "MaxPool2d, ReLU"]

@@ -53,8 +53,7 @@ def test_a_column_less_and_numbers_written_as_text(whole, tmp_path: Path) -> Non
     for column in ("nodes", "gpus_per_node", "batch_size_per_gpu", "inc_time", "gpu"):
         change(path, column, [str(value) for value in pq.ParquetFile(path).read()[column].to_pylist()])
     assert published(path).csv == whole
-    names = "network_backend", "profile_level", "neural_network", "grad_precision", "compute_precision"
-    for column in names:
+    for column in "network_backend", "profile_level", "neural_network", "grad_precision", "compute_precision":
         change(path, column, None)
         lacking = published(path).csv
         assert [row["scaling_efficiency_pct"] for row in lacking] == [

@@ -153,8 +153,7 @@ def test_the_largest_profiled_run_is_drawn_or_the_named_one(sweep, tmp_path):
     assert "_1_4_eth_torch_" in ran.err and "480 kernels" in ran.err and "aligned to 0 us" in ran.err
     name = next(sweep.glob("run_*_1_1_*_torch_*")).name
     assert name in run("analysis.timeline", sweep, "--run", name, "--output", tmp_path / "t.gz").err
-    error = one_line_error(run("analysis.timeline", sweep, "--run", name + "x"))
-    assert f"did you mean '{name}'" in error
+    assert f"did you mean '{name}'" in one_line_error(run("analysis.timeline", sweep, "--run", name + "x"))
 
 
 def test_some_batches_are_drawn_alone(sweep, tmp_path):

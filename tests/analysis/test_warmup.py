@@ -56,8 +56,7 @@ def test_a_series_that_becomes_slower_has_no_warmup_and_its_step_is_known(change
     assert warmup(values) == 1 and abs(place - change) <= 2 and pct == pytest.approx(30, abs=5)
     for steady in (values[:change], values[change:], values[::-1], np.linspace(100, 150, 60)):
         assert slower_from(steady) is None
-    loaded_ahead = steps(np.random.default_rng(1), 1, 60, (0.7,) * 8, 0.0)[0]
-    assert warmup(loaded_ahead) == 8
+    assert warmup(steps(np.random.default_rng(1), 1, 60, (0.7,) * 8, 0.0)[0]) == 8
 
 
 @pytest.mark.parametrize("count", SHORT)
@@ -133,8 +132,7 @@ def test_steps_before_a_recording_that_are_all_warmup_do_not_count(tmp_path, fir
     planted = run_of(profile="torch", attribute_from=first)
     study = load(write_run(tmp_path, planted, Truth(warmup=warm, noise_ms=0)))
     (source,) = study.sources
-    counted = counted_steps(study, source)
-    assert counted == (Counted(range(begin, 40), max(warm - first, 0)) if begin else ALL)
+    assert counted_steps(study, source) == (Counted(range(begin, 40), max(warm - first, 0)) if begin else ALL)
     assert series_of(study, source).steady_ns.max() == 100 * MS * (1.25 if begin else 1)
     assert any(one.code == "first_steps_left_out" for one in study.findings) == (warm > first)
 

@@ -138,10 +138,8 @@ def two_jobs_share_a_sweep_and_no_run_runs_twice(cluster: Cluster, folder: Path)
     for job in jobs:
         assert cluster.wait(job)["ExitCode"] == "0:0", sweep.said(job)
     assert sweep.done() == [1] * 3 + [2] * 3 and not sweep.running()
-    did = [manifest.environment["SLURM_JOB_ID"] for manifest in sweep.manifests().values()]
-    assert set(did) == set(jobs)
-    lines = [line for job in jobs for line in sweep.said(job).splitlines() if line.startswith("[")]
-    assert len(lines) == 6
+    assert {manifest.environment["SLURM_JOB_ID"] for manifest in sweep.manifests().values()} == set(jobs)
+    assert len([line for job in jobs for line in sweep.said(job).splitlines() if line.startswith("[")]) == 6
     assert read_record(sweep.results / "sweep.json", SweepRecord).launcher == "slurm"
 
 
@@ -151,8 +149,7 @@ def a_node_with_a_full_disk_is_left_out_where_there_is_another(cluster: Cluster,
     # Of the three nodes one sees, in the place of the results, a small disk of its own that is full.
     node = PREPARED.split(",")[1]
     cluster.control("on", node, "mount", "-t", "tmpfs", "-o", "size=8k", "small", str(sweep.results))
-    fill = f"head -c 1M /dev/zero >{sweep.results}/filler || true"
-    cluster.control("on", node, "sh", "-c", fill)
+    cluster.control("on", node, "sh", "-c", f"head -c 1M /dev/zero >{sweep.results}/filler || true")
     try:
         job = sweep.submit("--nodes=3", f"--nodelist={PREPARED}")
         assert cluster.wait(job)["ExitCode"] == "0:0", sweep.said(job)

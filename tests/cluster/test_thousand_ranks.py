@@ -78,8 +78,7 @@ def losing(large, tmp_path_factory) -> Iterator[tuple[Sweep, str]]:
     """A run one of whose nodes has lost its power, and that node: Slurm takes some 20 s to see it."""
     last = f"n[{NODES - FEWER + 1}-{NODES}]"  # others find the first ones free
     words = ["--no-kill", f"--nodelist={last}"]
-    folder = tmp_path_factory.mktemp("lost")
-    sweep, job = submit(large, folder, "slurm", FEWER, sbatch=words, BATCH_S="3")
+    sweep, job = submit(large, tmp_path_factory.mktemp("lost"), "slurm", FEWER, sbatch=words, BATCH_S="3")
     large.until(lambda: "step 2/" in sweep.log_of_running(), 300)
     node = expand_nodes(large.job(job)["NodeList"])[-1]
     large.control("kill-node", node)

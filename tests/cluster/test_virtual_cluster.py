@@ -39,10 +39,8 @@ def test_it_ends_with_its_owner(tmp_path, cluster):
 
 
 def test_slurm_itself_reads_every_list_as_we_do(cluster):
-    lists = ["n[1-3,7],x", "a[01-03]", "g[8-11]b[1-2],z9"]
-    for text in lists:
-        theirs = cluster.control("exec", "scontrol", "show", "hostnames", text).split()
-        assert expand_nodes(text) == theirs
+    for text in ["n[1-3,7],x", "a[01-03]", "g[8-11]b[1-2],z9"]:
+        assert expand_nodes(text) == cluster.control("exec", "scontrol", "show", "hostnames", text).split()
 
 
 # --- the check of nodes on a cluster of its own, where one node's processor and another's link are slow ---

@@ -45,8 +45,7 @@ def write_inputs(folder: Path) -> None:
     few: dict[str, Any] = {"repetitions": {"none": 3, "torch": 1}, "batches": 24}
     planted_sweep.write_sweep(folder / "sweep", _jobs(0.2, 4.0), seed=1, **few)
     planted_sweep.write_sweep(folder / "changed", _jobs(0.0, 2.0), seed=2, **few)
-    choices = product((1, 2), (16, 32), ("fp32", "fp16"), ("none", "torch"))
-    for ranks, batch, grad, profile in choices:
+    for ranks, batch, grad, profile in product((1, 2), (16, 32), ("fp32", "fp16"), ("none", "torch")):
         of = run_of(gpus_per_node=ranks, batch=batch, grad=grad, profile=profile)
         steps = {1: 3.0 * batch, 2: 3.3 * batch + 5.0 * (grad == "fp32")}
         truth = Truth(step_ms=steps, run_noise_ms=0.5, wait_ms={1: 1.0, 2: 4.0}, slowest_extra_ms=2.0)
@@ -86,8 +85,7 @@ def commands(folder: Path) -> Iterator[tuple[str, list]]:
     yield "sweep.predict_what_if", ["analysis.predict", sweep, "--ranks", "16", "--what-if", "network=2x"]
     yield "compare", ["analysis.compare", sweep, folder / "changed"]
     run_of_four = "run_0_config_1_4_eth_torch_2_resnet50_pytorch_32_fp32_fp32_ret_0"
-    sides = [sweep / run_of_four, folder / "changed" / run_of_four]
-    yield "kernels_compared", ["analysis.kernels", *sides]
+    yield "kernels_compared", ["analysis.kernels", sweep / run_of_four, folder / "changed" / run_of_four]
     for method in ("published", "corrected"):
         words = [folder / "published", "--method", method]
         yield f"published.scaled_{method}", ["analysis.scaled", *words]

@@ -16,8 +16,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory) -> gpu_checks.Lab:
     folder = tmp_path_factory.mktemp("lab")
-    data = gpu_checks.make_data(folder / "data", 64)
-    return gpu_checks.Lab(torch.device("cuda", 0), folder, data)
+    return gpu_checks.Lab(torch.device("cuda", 0), folder, gpu_checks.make_data(folder / "data", 64))
 
 
 @pytest.mark.parametrize("name", gpu_checks.CHECKS)

@@ -247,8 +247,7 @@ def test_a_cluster_without_a_site_file_is_named_and_a_laptop_has_nothing_to_chec
 
 
 def test_what_is_wrong_on_a_compute_node_is_an_error_and_what_a_login_node_lacks_is_not(environment):
-    on_node = {**environment, "SLURMD_NODENAME": "n1"}
-    wrong = [check for check in check_site(on_node) if not check.present]
+    wrong = [check for check in check_site({**environment, "SLURMD_NODENAME": "n1"}) if not check.present]
     assert wrong and all(check.required for check in wrong)
     assert not any("srun" in check.remedy for check in wrong)
     lacking = [check for check in check_site(environment) if not check.present]

@@ -211,8 +211,7 @@ def test_a_job_of_slurm_knows_its_nodes_and_cores():
         "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_CPUS_PER_NODE": "16(x2),8",
         "SLURM_RESTART_COUNT": "2",
     }  # fmt: skip
-    found = read_allocation(environment)
-    assert found == Allocation("7", ("n1", "n2", "n3"), 16, nodes_at_start=3)
+    assert read_allocation(environment) == Allocation("7", ("n1", "n2", "n3"), 16, nodes_at_start=3)
     assert read_allocation({}) is None
 
 

@@ -174,8 +174,7 @@ def test_ranks_in_one_place_share_a_line_of_the_log_and_the_odd_ones_are_named(t
     for rank in set(range(1000)) - {7, 700}:
         leave(tmp_path, rank, BARRIER.format(rank))
     leave(tmp_path, 700, LOADER)
-    said = gather_stacks(tmp_path, 1000)
-    assert said == "; not started: ranks 7; elsewhere: ranks 700"
+    assert gather_stacks(tmp_path, 1000) == "; not started: ranks 7; elsewhere: ranks 700"
     log = (tmp_path / "log.txt").read_text()
     assert log.count("in barrier") == 1 and "ranks 0-6, 8-699, 701-999:\nCurrent thread" in log
     assert "ranks 7:\n(not started)" in log and "in load" in log.partition("ranks 700:")[2]

@@ -53,8 +53,7 @@ def runs(draw: st.DrawFn) -> Run:
     }
     values = draw(st.fixed_dictionaries(drawn))
     assert set(values) == set(Run.model_fields), "a new field is drawn here too"
-    modes = tool(values["profile"]).modes
-    values["profile_mode"] = draw(st.sampled_from(sorted(modes)))
+    values["profile_mode"] = draw(st.sampled_from(sorted(tool(values["profile"]).modes)))
     if values["profile"] in ("torch", "none") and values["attribute_from"] is None:
         values["profile_schedule"] = draw(st.sampled_from(["", "0,0,1,2", "1,0,1,1"]))
     if values["nodes"] * values["gpus_per_node"] > 1 and values["backend"] == "single":
@@ -88,8 +87,7 @@ _VALUES = st.text(max_size=90) | st.integers() | st.floats(allow_nan=False) | st
 @given(st.dictionaries(_NAMES, _VALUES, max_size=4), st.none() | st.integers(-15, 255))
 def test_an_id_with_a_programs_own_factors_parses_back_to_the_same_id(factors, exit_code):
     run = make_run({"program": "train.py", "gpus_per_node": 2, "factors": factors})
-    text = format_id(run, 3, exit_code, outside=["batch", *factors])
-    back = parse_id(text)
+    back = parse_id(format_id(run, 3, exit_code, outside=["batch", *factors]))
     assert set(back.factors) == set(factors)
     short = {name: as_text(value) for name, value in factors.items() if len(as_text(value)) < 5}
     assert short.items() <= back.factors.items()

@@ -38,8 +38,7 @@ def test_a_record_is_read_back_as_it_was_written_also_one_of_a_later_release(tmp
     for record in (MANIFEST, Calibration(**rates, allreduces=allreduces, device="cpu", seconds=1.0)):
         store.write_record(tmp_path / "record.json", record)
         assert store.read_record(tmp_path / "record.json", type(record)) == record
-        later = {**json.loads(record.model_dump_json()), "news": 1}
-        (tmp_path / "record.json").write_text(json.dumps(later))
+        (tmp_path / "record.json").write_text(json.dumps({**json.loads(record.model_dump_json()), "news": 1}))
         assert store.read_record(tmp_path / "record.json", type(record)) == record
 
 

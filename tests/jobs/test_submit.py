@@ -177,14 +177,12 @@ def test_what_a_job_that_ends_at_its_start_was_to_run_is_known(submit, log, tmp_
     words = ["--out", f"{tmp_path}/out", "--site", f"{tmp_path}/wrong.yaml"]
     assert submit("nodes: [1, 2], batch: [2, 4]", "--", *words).code == 0
     results = tmp_path / "out" / "s"
-    said = one_line_error(run("analysis.scaled", results))
-    assert "no usable result" in said
+    assert "no usable result" in one_line_error(run("analysis.scaled", results))
     # The job of two nodes ends before it asks for a run; that of one node has not started.
     for name, value in {"JOB_ID": "32", "JOB_NODELIST": "n[1-2]", "JOB_NUM_NODES": "2"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
-    job = [tmp_path / "s.yaml", "--launcher=slurm", "--only", "nodes=2", *words]
-    ended = run("jobs.sweep", *job)
+    ended = run("jobs.sweep", tmp_path / "s.yaml", "--launcher=slurm", "--only", "nodes=2", *words)
     assert ended.code == 2 and "no nope0; here: " in ended.err
     write_run(results, run_of(gpus_per_node=1, batch=2), Truth())
     of_table = run("analysis.scaled", results, "--format", "csv")

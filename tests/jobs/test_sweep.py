@@ -168,8 +168,7 @@ def test_a_damaged_result_is_kept_aside_and_its_run_alone_repeated(tmp_path, fin
     before = {name: one.ended for name, one in manifests(work).items()}
     directory = ended_runs(work.directory)[0]
     damage(directory / file)
-    states = [work.state(run) for run in expand(work.sweep)[0]]
-    assert sorted(states) == ["done", "done", "done", "unusable"]
+    assert sorted(work.state(run) for run in expand(work.sweep)[0]) == ["done", "done", "done", "unusable"]
     assert run_all(work) == 0
     after = {name: one.ended for name, one in manifests(work).items()}
     assert len(after) == 4 and [name for name in after if after[name] != before[name]] == [directory.name]
@@ -213,11 +212,9 @@ def test_runs_this_machine_cannot_run_are_counted_by_reason(tmp_path, capsys):
     run = {"loader": ["synthetic", "dali-gpu"], "gpus_per_node": [1, 3], "batches": 2}
     assert run_all(execution(tmp_path, run=run)) == 3
     said = " ".join(capsys.readouterr().err.split())
-    counts = {int(count) for count in re.findall(r"(\d) runs?: ", said)}
-    assert counts == {1, 2} and LEFT_OUT not in said
+    assert {int(count) for count in re.findall(r"(\d) runs?: ", said)} == {1, 2} and LEFT_OUT not in said
     assert run_all(execution(tmp_path, run=run, unavailable="skip")) == 0
-    work = execution(tmp_path, run=run, unavailable="skip")
-    assert execute.print_plan(whole(work)) == 0
+    assert execute.print_plan(whole(execution(tmp_path, run=run, unavailable="skip"))) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert LEFT_OUT in said and "dali-gpu" in said
     record = store.read_record(tmp_path / "s" / "sweep.json", execute.SweepRecord)

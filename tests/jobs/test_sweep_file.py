@@ -76,8 +76,7 @@ def test_the_order_is_random_but_recorded(sweep_file):
     runs, _ = expand(sweep)
     assert ordered(runs, sweep, 7) == ordered(runs, sweep, 7) != runs
     assert sorted(ordered(runs, sweep, 7), key=lambda p: p.id) == sorted(runs, key=lambda p: p.id)
-    given = sweep.model_copy(update={"order": "given"})
-    assert ordered(runs, given, 7) == runs
+    assert ordered(runs, sweep.model_copy(update={"order": "given"}), 7) == runs
 
 
 @pytest.mark.parametrize(

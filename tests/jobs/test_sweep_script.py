@@ -26,13 +26,11 @@ def job(tmp_path, monkeypatch):
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "sweep.py").touch()
     shutil.copytree(ROOT / "slurm", tmp_path / "slurm")
-    path = f"{tmp_path}:/usr/bin:/bin"
-    given = {"SLURM_JOB_ID": "42", "SLURM_SUBMIT_DIR": str(tmp_path), "PATH": path}
+    given = {"SLURM_JOB_ID": "42", "SLURM_SUBMIT_DIR": str(tmp_path), "PATH": f"{tmp_path}:/usr/bin:/bin"}
     kept = {n: v for n, v in os.environ.items() if not n.startswith(("SLURM_", "SCALEPROF_", "LAUNCHER"))}
 
     def call(code: int, scontrol: str = "exit 0", signal: str = "CONT", late: str = "CONT"):
-        python = PYTHON.format(code=code, signal=signal, late=late)
-        put_programs(tmp_path, scontrol=scontrol, python=python)
+        put_programs(tmp_path, scontrol=scontrol, python=PYTHON.format(code=code, signal=signal, late=late))
         environment = {**kept, **given, "PYTHON": str(tmp_path / "python")}
         script = ["bash", tmp_path / "slurm/sweep.sh", "s.yaml", "--only", "grad=fp16,fp32"]
         return subprocess.run(script, env=environment, capture_output=True, text=True, check=False)

@@ -160,8 +160,7 @@ def test_a_second_sweep_skips_claimed_runs_and_does_the_others(tmp_path, capsys,
 
 @pytest.mark.parametrize("words, disturbs", [("-m jobs.sweep other.yaml", True), ("-m jobs.doctor", False)])
 def test_a_run_says_that_another_sweep_ran_on_the_host(tmp_path, words, disturbs):
-    asleep = [sys.executable, "-c", "import time; time.sleep(60)", *words.split()]
-    with subprocess.Popen(asleep) as other:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", *words.split()]) as other:
         work = execution(tmp_path, run={"batches": 2})
         assert run_all(work) == 0
         other.kill()

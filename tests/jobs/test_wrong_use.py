@@ -72,8 +72,7 @@ def test_what_all_ranks_find_wrong_is_reported_by_rank_0(words, here, monkeypatc
     monkeypatch.setattr("profiling.errors.RANK_0_FIRST_S", 0.0)
     said = {}
     for rank in range(2):
-        variables = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 2}
-        for name, value in variables.items():
+        for name, value in {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 2}.items():
             monkeypatch.setenv(name, str(value))
         said[rank] = run("train.__main__", *words.replace("{here}", str(here)).split())
     assert one_line_error(said[0])
@@ -87,7 +86,6 @@ def test_a_place_where_nothing_can_be_written_is_one_line(tmp_path):
     if mounted.returncode:
         pytest.skip("a read-only place cannot be made here (mounting needs root)")
     try:
-        line = one_line_error(run("train.data", "make", place / "x"))
-        assert f"{place}/x" in line
+        assert f"{place}/x" in one_line_error(run("train.data", "make", place / "x"))
     finally:
         subprocess.run(["umount", str(place)], check=True)

@@ -41,8 +41,7 @@ KERNELS = {
 
 def test_each_kernel_of_a_training_step_is_attributed(tmp_path):
     trace = Trace(baseTimeNanoseconds=10**18)
-    end = training_step(trace, 1000.5)
-    training_step(trace, end)
+    training_step(trace, training_step(trace, 1000.5))
     rows, converted = rows_of(trace, tmp_path)
     assert converted.findings == []
     for batch in (0, 1):  # the first batch's kernels run after its mark: they are launched before it
@@ -156,8 +155,7 @@ def test_a_kernel_launched_before_the_trace_is_kept_and_said(tmp_path):
 def test_on_a_cpu_the_rows_are_leaf_operators_each_once(tmp_path):
     trace = Trace()
     trace.range("Forward Pass", 0, 100)
-    inputs = tensors([3, 5], [7, 5], [7])
-    trace.host("aten::linear", 1, 30, more=inputs)
+    trace.host("aten::linear", 1, 30, more=tensors([3, 5], [7, 5], [7]))
     trace.host("aten::t", 2, 5, more=tensors([7, 5]))
     trace.host("aten::transpose", 3, 4, more=tensors([7, 5]))
     trace.host("aten::addmm", 6, 29, more=tensors([7], [3, 5], [5, 7]))

@@ -177,8 +177,7 @@ FUZZ = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 def sample() -> Trace:
     trace = Trace(distributedInfo={"rank": 0, "world_size": 1}, baseTimeNanoseconds=10**18)
-    end = training_step(trace, 0)
-    training_step(trace, end)
+    training_step(trace, training_step(trace, 0))
     return trace
 
 

@@ -64,8 +64,7 @@ def flops_by_direction(kernels):
 def recorded(tmp_path_factory):
     directory = tmp_path_factory.mktemp("rank")
     model = small_model()
-    findings = record(model, images(*[2] * BATCHES), directory, keep_raw=True)
-    return directory, findings, model
+    return directory, record(model, images(*[2] * BATCHES), directory, keep_raw=True), model
 
 
 def test_a_recording_has_the_tables_of_its_batches(recorded):
@@ -80,15 +79,13 @@ def test_a_recording_has_the_tables_of_its_batches(recorded):
     assert set(zip(products["layer"], products["direction"], strict=True)) == {
         (layer, direction) for layer in ("0", "3", "6") for direction in ("fprop", "bprop")
     }
-    markers = read(directory, "markers").to_pandas()
-    counts = markers.groupby("name", observed=True).size()
+    counts = read(directory, "markers").to_pandas().groupby("name", observed=True).size()
     assert {counts[name] for name in (FORWARD, BACKWARD, UPDATE, END_OF_BATCH)} == {BATCHES}
 
 
 def test_the_file_that_is_kept_gives_the_same_tables(recorded):
     directory = recorded[0]
-    from_file = tool("torch").read(directory / "raw" / "trace.json.gz", Origin(5))
-    for name, table in from_file.tables.items():
+    for name, table in tool("torch").read(directory / "raw" / "trace.json.gz", Origin(5)).tables.items():
         again = read(directory, name).to_pandas().astype(object)
         other = table.to_pandas().astype(object)
         if name == "kernels":

@@ -79,11 +79,9 @@ def test_clocks_that_run_apart_have_it_in_their_residual():
 
 
 def test_marks_that_are_not_of_every_batch_tell_nothing():
-    rows = {name: column[1:] for name, column in markers(0).items()}
-    assert align(batches(), rows, kernels()) is None
+    assert align(batches(), {name: column[1:] for name, column in markers(0).items()}, kernels()) is None
     assert align(batches(), NO_MARKERS, kernels()) is None
-    empty = {name: column[:0] for name, column in batches().items()}
-    assert align(empty, NO_MARKERS, on_device(0)) is None
+    assert align({name: column[:0] for name, column in batches().items()}, NO_MARKERS, on_device(0)) is None
 
 
 # --- of a rank's directory ----------------------------------------------------------------------------

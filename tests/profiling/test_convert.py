@@ -175,8 +175,7 @@ def test_threads_of_a_tau_run_become_one_result_beside_them(tmp_path):
     assert convert([tmp_path]) == Counts(1)  # its own tables are no input
     # One thread's file can be asked for.
     assert convert([folder / "profile.1.0.0"], out=tmp_path / "one") == Counts(1)
-    found = tmp_path / "one" / "profile.1.0.0" / "rank_0000" / "intervals.parquet"
-    assert len(pq.read_table(found)) == 4
+    assert len(pq.read_table(tmp_path / "one" / "profile.1.0.0" / "rank_0000" / "intervals.parquet")) == 4
 
 
 def test_a_table_in_pieces_is_whole_or_not_there(tmp_path):
@@ -209,8 +208,7 @@ def sizes_in(out):
 def two(tmp_path):
     """Two jobs whose folders have one name."""
     first = write_job(tmp_path / "p1" / "run", Planted(ranks=2))
-    second = write_job(tmp_path / "p2" / "run", Planted(ranks=3))
-    return first.parent, second.parent
+    return first.parent, write_job(tmp_path / "p2" / "run", Planted(ranks=3)).parent
 
 
 def test_a_job_of_other_files_is_not_replaced(tmp_path, two):

@@ -100,8 +100,7 @@ def test_the_fakes_have_what_the_real_packages_records_have(kind):
 
 
 def test_what_cupti_could_not_tell_is_left_out_and_counted_and_no_thread_is_in_anothers_way(tmp_path):
-    api = FakeCupti()
-    capture = cupti.CuptiCapture(tmp_path, 0, api, lambda: None)
+    capture = cupti.CuptiCapture(tmp_path, 0, FakeCupti(), lambda: None)
     capture.start()
 
     def add(thread):
@@ -115,8 +114,7 @@ def test_what_cupti_could_not_tell_is_left_out_and_counted_and_no_thread_is_in_a
         thread.start()
     for thread in threads:
         thread.join()
-    findings = capture.write()
-    assert {"n": 8, "what": "events"} in data_of(findings, "records_damaged")
+    assert {"n": 8, "what": "events"} in data_of(capture.write(), "records_damaged")
     kernels = read(tmp_path, "kernels")
     assert kernels.num_rows == len(set(kernels["name"].to_pylist())) == 4 * 49
 

@@ -17,8 +17,7 @@ OLD_ARGUMENTS = {"Input Dims": "Input dims", "External id": "external id"}
 
 def recording() -> Trace:
     trace = Trace(baseTimeNanoseconds=0)
-    end = training_step(trace, 1000)
-    training_step(trace, end)
+    training_step(trace, training_step(trace, 1000))
     return trace
 
 

@@ -73,8 +73,7 @@ def test_records_without_steps_name_the_rank_that_comes_late(tmp_path, late_us, 
     assert convert([tmp_path / "raw"], out=tmp_path / "out") == Counts(4)
     rows = run("analysis.stragglers", tmp_path / "out/raw", "--format", "csv").csv
     assert {row["verdict"] for row in rows} == verdicts
-    late = [row["rank"] for row in rows if row["verdict"] == "straggler"]
-    assert late == (["2"] if late_us else [])
+    assert [row["rank"] for row in rows if row["verdict"] == "straggler"] == (["2"] if late_us else [])
     common = [number for number in range(400) if number % 7 > 3]
     assert {int(row["steady_steps"]) for row in rows} == {len(common)}
     assert float(rows[0]["step_ms"]) == pytest.approx(20 * 400 / len(common), rel=0.02)
@@ -169,8 +168,7 @@ def test_what_is_written_is_read_back_and_damaged_lines_are_counted(made, zipped
     path.write_bytes(gzip.compress(text) if zipped else text)
     assert recognise(path) == "inspector"
     converted = read(path)
-    lost = [one.data["n"] for one in converted.findings if one.code == "records_damaged"]
-    assert sum(lost) == len(cut)
+    assert sum(one.data["n"] for one in converted.findings if one.code == "records_damaged") == len(cut)
     timed = sorted((NOW_US + at, took, size * (2 if coll == "AllGather" else 1))
                    for at, took, size, coll, verbose in made if verbose)  # fmt: skip
     kernels = converted.tables.get("kernels")

@@ -61,8 +61,7 @@ def test_collectives_and_flops_of_resnet50_are_its_own(shared_data):
     reduced = kernels[kernels["name"].str.contains("AllReduce").astype(bool)]
     assert (reduced.groupby("batch_index")["bytes"].sum() / 4 == 25_557_032).all()  # its parameters
     assert set(reduced["direction"]) == {"bprop"}
-    path = shared_data / "kineto/resnet50_v100_dims_old_schema.json.gz"
-    kernels = read(path).tables["kernels"].to_pandas()
+    kernels = read(shared_data / "kineto/resnet50_v100_dims_old_schema.json.gz").tables["kernels"].to_pandas()
     flops = kernels.groupby(["batch_index", "direction"], observed=True)["flops"].sum().unstack()
     assert flops["fprop"].to_list() == pytest.approx([FORWARD] * 6, rel=0.01)
     assert flops["bprop"].to_list() == pytest.approx([BACKWARD] * 6, rel=0.01)

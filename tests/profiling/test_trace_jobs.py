@@ -18,8 +18,7 @@ US = 1000
 
 def converted(tmp_path, *paths, options=()):
     out = tmp_path / "out"
-    code = main([*map(str, paths), "--out", str(out), "--jobs", "1", *options])
-    return code, out
+    return main([*map(str, paths), "--out", str(out), "--jobs", "1", *options]), out
 
 
 def convert_one(tmp_path, trace, *options):
@@ -69,8 +68,7 @@ def test_batches_and_their_stages_are_as_the_device_did_them(tmp_path):
     assert second["forward_ns"] == pytest.approx(planted.forward * US, abs=3 * US)
     assert second["backward_ns"] == pytest.approx(planted.backward * US, abs=US)
     assert second["update_ns"] == pytest.approx(planted.update * US, abs=US)
-    kernels = read(one / "rank_0000", "kernels")
-    assert sorted(set(kernels["batch_index"].to_pylist())) == [0, 1, 2, 3]
+    assert sorted(set(read(one / "rank_0000", "kernels")["batch_index"].to_pylist())) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -99,12 +97,10 @@ def test_ranges_that_overlap_are_no_batches(tmp_path):
 
 @pytest.mark.parametrize(("marker", "direction"), [("ProfilerStep#{}", "loader"), ("", "none")])
 def test_copies_to_the_gpu_are_the_loaders_only_where_there_are_batches(tmp_path, marker, direction):
-    planted = Planted(ranks=1, batches=1)
-    trace = trace_of(planted, 0, marker=marker)
+    trace = trace_of(Planted(ranks=1, batches=1), 0, marker=marker)
     trace.events = [event for event in trace.events if not event["name"].startswith("Optimizer.step")]
     trace.kernel("Memcpy HtoD (Pageable -> Device)", START_US + 21, START_US + 810, START_US + 820, thread=9)
-    one = convert_one(tmp_path, trace)
-    rows = read(one / "rank_0000", "kernels").to_pylist()
+    rows = read(convert_one(tmp_path, trace) / "rank_0000", "kernels").to_pylist()
     assert [row["direction"] for row in rows if "HtoD" in row["name"]] == [direction]
 
 
@@ -134,8 +130,7 @@ def test_a_first_step_begins_when_the_gpu_has_done_what_was_launched_before_the_
     for begin in (START_US - 4990, START_US - 2000):
         trace.kernel("ampere_sgemm_64", begin - 20, begin, begin + 1990)
         trace.events.pop(-2)  # its launch
-    one = convert_one(tmp_path, trace)
-    rows = batches_of(one)
+    rows = batches_of(convert_one(tmp_path, trace))
     assert all(row["attributed"] for row in rows)
     assert rows[0]["start_ns"] == int(START_US - 10) * 1000
 
@@ -148,8 +143,7 @@ def test_passes_that_take_turns_have_no_stages(tmp_path):
         trace.kernel("ampere_sgemm_64", at + 22, at + 851, at + 889)
         trace.host("MmBackward0", at + 26, at + 29, thread=2, more={"Sequence number": 7, "Fwd thread id": 1})
     one = convert_one(tmp_path, trace)
-    rows = batches_of(one)
-    assert all(row["forward_ns"] is None and row["end_ns"] > row["start_ns"] for row in rows)
+    assert all(row["forward_ns"] is None and row["end_ns"] > row["start_ns"] for row in batches_of(one))
 
 
 def test_a_recording_without_steps_begins_with_its_first_kernel(tmp_path):
@@ -166,8 +160,7 @@ def test_a_recording_without_steps_begins_with_its_first_kernel(tmp_path):
     assert read_job(one).batches_from == "the whole recording"
     (row,) = batches_of(one)
     assert (row["end_ns"] - row["start_ns"]) / 1000 == 2 * planted.batch - planted.idle - 2  # starts at + 2
-    kernels = read(one / "rank_0000", "kernels")
-    assert kernels["batch_index"].null_count == 0
+    assert read(one / "rank_0000", "kernels")["batch_index"].null_count == 0
 
 
 def test_kernels_without_a_launch_are_of_the_batch_around_them(tmp_path):
@@ -178,8 +171,7 @@ def test_kernels_without_a_launch_are_of_the_batch_around_them(tmp_path):
     for when in (at + 855, START_US - 50):
         given = {"device": 0, "stream": 7, "correlation": 999_999}
         trace.events.append({**graph, "name": "of_a_graph", "ts": when, "args": given})
-    one = convert_one(tmp_path, trace)
-    rows = read(one / "rank_0000", "kernels").to_pylist()
+    rows = read(convert_one(tmp_path, trace) / "rank_0000", "kernels").to_pylist()
     assert [row["batch_index"] for row in rows if row["name"] == "of_a_graph"] == [None, 1]
 
 
@@ -214,8 +206,7 @@ def test_traces_of_different_jobs_in_one_folder_are_jobs_of_their_own(tmp_path, 
     _, out = converted(tmp_path, tmp_path / "mixed")
     jobs = [read_job(path) for path in sorted(out.iterdir())]
     assert sorted([one.rank for one in job.ranks] for job in jobs) == ranks
-    said = "names such as rank0.json, rank1.json" in capsys.readouterr().err
-    assert said is (write is without_ranks)
+    assert ("names such as rank0.json, rank1.json" in capsys.readouterr().err) is (write is without_ranks)
 
 
 def test_ranks_missing_or_twice_are_said_and_the_rest_is_answered(tmp_path, capsys):
@@ -258,8 +249,7 @@ def test_of_two_traces_of_a_rank_that_of_the_others_recording_is_used(tmp_path, 
 
 
 def test_jobs_of_one_name_are_told_apart_by_as_few_folders_as_that_takes(tmp_path):
-    runs = ("n4/traces/run", "n8/traces/run", "n8/again/run", "n8/again/other")
-    for name in runs:
+    for name in ("n4/traces/run", "n8/traces/run", "n8/again/run", "n8/again/other"):
         write_job(tmp_path / "exp" / name, Planted(ranks=2, batches=1))
     for file in (tmp_path / "exp/n8/again/other").glob("*.json"):
         file.with_name(f"b_{file.name}").write_bytes(file.read_bytes())

@@ -40,8 +40,7 @@ def test_runs_of_a_program_on_one_rank_and_on_two_are_one_configuration():
     for who, report in zip((me, two), reports, strict=True):
         run, unknown = by_hand.run_of(report, who, Program("train.py"), "none")
         fields.append({**run.model_dump(), **dict.fromkeys(unknown)})
-    points = pd.DataFrame(fields).assign(world_size=[1, 2])
-    assert bases_of(points, "weak").tolist() == [0, 0]
+    assert bases_of(pd.DataFrame(fields).assign(world_size=[1, 2]), "weak").tolist() == [0, 0]
     assert fields[1]["program"] == "train.py" and fields[1]["compute"] is None
 
 
@@ -57,8 +56,7 @@ def test_it_ends_in_order_after_as_many_steps_as_are_asked_for(tmp_path, forks):
 def test_the_torch_profiler_records_the_later_half(tmp_path, forks):
     out = tmp_path / "run"
     forks.watch("--out", out, "--batches", 8, "--profile", "torch", PROGRAMS / "ddp.py")
-    rows = batches_of(out)
-    assert rows.attributed.tolist() == [False] * 4 + [True] * 4
+    assert batches_of(out).attributed.tolist() == [False] * 4 + [True] * 4
     kernels = tables.read(tables.rank_directory(out, 0), "kernels").to_pandas()
     assert {4, 5, 6, 7} <= set(kernels.batch_index.dropna())
     # A kernel's stage is that in which it ran: the convolution's lie where forward and backward are.

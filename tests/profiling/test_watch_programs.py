@@ -61,8 +61,7 @@ def test_horovod_under_mpirun(tmp_path):
         pytest.skip("no Horovod, or no mpirun beside this Python (make horovod)")
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     launcher = [str(mpirun), *root, "-np", "2", "--oversubscribe", "--bind-to", "none", "-x", "PYTHONPATH"]
-    program = PROGRAMS / "with_horovod.py"
-    watch("--out", tmp_path / "run", program, launcher=[*launcher, sys.executable])
+    watch("--out", tmp_path / "run", PROGRAMS / "with_horovod.py", launcher=[*launcher, sys.executable])
     assert report_of(tmp_path / "run").backend == "horovod"
     for rank in (0, 1):
         rows = batches_of(tmp_path / "run", rank)

@@ -110,8 +110,7 @@ def test_an_update_that_fails_and_is_caught_ends_and_is_no_step(watch, scaled):
     watched_process = watch(Request(batches=3))
     model = torch.nn.Linear(3, 2)
     optimizer = descent(model, fails=2)
-    scaler = torch.amp.GradScaler("cpu", enabled=False)
-    step = partial(scaler.step, optimizer) if scaled else optimizer.step
+    step = partial(torch.amp.GradScaler("cpu", enabled=False).step, optimizer) if scaled else optimizer.step
     with pytest.raises(Enough):
         for _ in range(ENDLESS):
             passes(model)
@@ -298,8 +297,7 @@ def segments(text: str, samples: int = 4) -> Segments:
         rows.append((KINDS[word[0]], int(word[1:] or 0), now, now + took))
         now += took + GAP
     kind, who, begin, end = np.array(rows).T
-    brought = np.where(kind == LOAD, samples, UNKNOWN)
-    return Segments(kind, who, begin, end, np.ones(len(rows), bool), brought)
+    return Segments(kind, who, begin, end, np.ones(len(rows), bool), np.where(kind == LOAD, samples, UNKNOWN))
 
 
 def stages(steps) -> list[list[int]]:

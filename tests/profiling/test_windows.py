@@ -179,8 +179,7 @@ def times_of(names, step=10):
     backward=st.integers(4, 20), batches=st.integers(4, 12), head=st.integers(0, 30),
 )  # fmt: skip
 def test_a_planted_period_is_found_whatever_its_layers(seed, layers, forward, backward, batches, head):
-    generator = np.random.default_rng(seed)
-    one = batch_of(generator, layers, forward, backward)
+    one = batch_of(np.random.default_rng(seed), layers, forward, backward)
     # The recording may begin within a batch.
     names, start, end = times_of((one * (batches + 1))[len(one) - min(head, len(one)) :])
     found = find_period(names, start, end, [UPDATE])
@@ -209,8 +208,7 @@ def test_what_does_not_recur_is_refused(case, seed):
 
 
 def test_some_kernels_that_come_and_go_lower_the_confidence_and_keep_the_batches():
-    generator = np.random.default_rng(1)
-    one = batch_of(generator, 6, 8, 12)
+    one = batch_of(np.random.default_rng(1), 6, 8, 12)
     several = [list(one) for _ in range(10)]
     several[4].insert(30, 999)  # an allocation is set to zero, once
     names, start, end = times_of([name for batch in several for name in batch])
@@ -251,8 +249,7 @@ def test_batches_of_an_unmarked_trace_are_told_by_their_kernels_and_it_is_said(u
     rows = read(unmarked / "rank_0000", "batches").to_pylist()
     assert len(rows) == 8 and rows[1]["end_ns"] - rows[1]["start_ns"] == 1_000_000
     assert rows[0]["start_ns"] == round(START_US + 5) * 1000
-    kernels = read(unmarked / "rank_0000", "kernels")
-    assert np.bincount(kernels["batch_index"].to_numpy()).tolist() == [13] * 8
+    assert np.bincount(read(unmarked / "rank_0000", "kernels")["batch_index"].to_numpy()).tolist() == [13] * 8
 
 
 def test_periods_of_real_traces_are_the_batches_that_are_marked_in_them(shared_data):

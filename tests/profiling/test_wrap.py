@@ -122,15 +122,8 @@ def test_variables_of_each_tool():
 
 
 def test_a_sweep_starts_its_ranks_under_the_runs_profiler_if_that_watches_from_outside(tmp_path):
-    assert [name for name in TOOLS if wraps(name)] == [
-        "nvprof",
-        "nsys",
-        "tau",
-        "ncu",
-        "vtune",
-        "horovod",
-        "inspector",
-    ]
+    wrapping = [name for name in TOOLS if wraps(name)]
+    assert wrapping == ["nvprof", "nsys", "tau", "ncu", "vtune", "horovod", "inspector"]
     sweep = Sweep(name="s", run={"profile": ["none", "nsys"]})
     execution = Execution(sweep, tmp_path, Local(), keep_raw=True)
     runs = [make_run({"profile": name, "batches": 10}) for name in ("none", "nsys")]
@@ -144,9 +137,8 @@ def test_a_sweep_starts_its_ranks_under_the_runs_profiler_if_that_watches_from_o
                         "profile_metrics": "ipc,gld_efficiency"})  # fmt: skip
     words = execution.command(counted, tmp_path)
     words = words[: words.index("--")]
-    assert (
-        words[words.index("--mode") + 1] == "metrics" and words[words.index("--kernels") + 1] == "gemm|conv"
-    )
+    assert words[words.index("--mode") + 1] == "metrics"
+    assert words[words.index("--kernels") + 1] == "gemm|conv"
     assert "--metrics=ipc,gld_efficiency" in words
 
 
@@ -171,6 +163,7 @@ def fake(tmp_path, monkeypatch):
 
 
 NVPROF = ["--tool", "nvprof", "--device", "gpu"]
+LAUNCHED = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}  # by mpirun
 RUN = f"\nsys.exit(subprocess.call(sys.argv[sys.argv.index({sys.executable!r}):]))\n"
 
 
@@ -178,9 +171,8 @@ def test_what_the_tool_wrote_becomes_the_ranks_tables(tmp_path, fake, monkeypatc
     made = nvprof_database(tmp_path / "made.sql")
     fake("nvprof", f"shutil.copy({str(made)!r}, sys.argv[sys.argv.index('-o') + 1])" + RUN)
     # A rank of MPICH's mpirun, whose daemon on this node srun started as its task 1.
-    launched = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
     of_daemon = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_ID": "0"}
-    for name, value in (launched | of_daemon).items():
+    for name, value in (LAUNCHED | of_daemon).items():
         monkeypatch.setenv(name, value)
     out = tmp_path / "run"
     (out / "rank_0003").mkdir(parents=True)
@@ -219,12 +211,7 @@ with open(sys.argv[sys.argv.index('-report-output') + 1], 'w') as file:
 def test_vtune_finalizes_in_the_job_or_later(mode, table, column, values, later, tmp_path, fake, monkeypatch):
     reports = {"hotspots": VTUNE, "top-down": VTUNE_MEMORY}
     fake("vtune", f"REPORTS = {reports!r}{FAKE_VTUNE}")
-    for name, value in {
-        "PMI_RANK": "3",
-        "PMI_SIZE": "4",
-        "MPI_LOCALRANKID": "1",
-        "MPI_LOCALNRANKS": "2",
-    }.items():
+    for name, value in LAUNCHED.items():
         monkeypatch.setenv(name, value)
     out, options = tmp_path / "run", ["-knob sampling-interval=50", *["-finalization-mode=deferred"] * later]
     options = ["--mode", mode, f"--metrics={' '.join(options)}"]
@@ -364,8 +351,7 @@ def test_the_real_nsys_finds_every_marker_of_every_batch_on_every_rank(ranks, fi
         assert np.median(np.concatenate(errors)) < 0.01, errors
         assert max(min(one) for one in errors) < 0.05, errors
         assert pq.read_table(directory / "markers.parquet")["kind"].to_pylist().count("mark") == 6 - first
-        report = directory / "raw" / "nsys.nsys-rep"
-        assert recognise(report) == "nsys"
+        assert recognise(directory / "raw" / "nsys.nsys-rep") == "nsys"
         for path in directory.glob("*.parquet"):
             assert b"PATH" not in path.read_bytes()  # the report holds the environment, the tables do not
 
@@ -388,14 +374,8 @@ def test_the_real_tau_times_every_stage_and_batch_on_every_rank(mode, tmp_path):
 @pytest.mark.wide
 @pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not installed (make horovod)")
 def test_the_real_horovod_times_every_gradient_of_every_batch(tmp_path):
-    ranks = train_under(
-        "horovod",
-        tmp_path / "run",
-        "--backend",
-        "horovod",
-        ranks=2,
-        environment={"HOROVOD_CONTROLLER": "gloo"},
-    )
+    gloo = {"HOROVOD_CONTROLLER": "gloo"}
+    ranks = train_under("horovod", tmp_path / "run", "--backend", "horovod", ranks=2, environment=gloo)
     batches = pq.read_table(ranks[0] / "batches.parquet").to_pandas().set_index("batch_index")
     kernels = pq.read_table(ranks[0] / "kernels.parquet").to_pandas()
     reduced = kernels[(kernels["name"] == "hvd:allreduce") & kernels["layer"].notna()]

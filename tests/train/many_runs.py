@@ -28,8 +28,7 @@ def prepare(runs: Mapping[str, Run], folder: Path) -> tuple[dict[str, Path], lis
     outs = {name: folder / name for name in runs}
     for out in outs.values():
         out.mkdir()
-    flags = [[to_flags(run), str(outs[name])] for name, run in runs.items()]
-    (folder / RUNS).write_text(json.dumps(flags))
+    (folder / RUNS).write_text(json.dumps([[to_flags(run), str(outs[name])] for name, run in runs.items()]))
     rank = [sys.executable, "-m", "tests.train.many_runs", str(folder / RUNS)]
     return outs, Local().processes(next(iter(runs.values())), rank, folder)
 
@@ -49,8 +48,7 @@ def by_one_pair(
 def by_forked_pair(runs: Mapping[str, Run], folder: Path, ready: Parent) -> dict[str, Path]:
     """The same of processes that are forked, and that must succeed; each run's directory."""
     outs, processes = prepare(runs, folder)
-    codes = fork(processes, folder / LOG, ready)
-    assert codes == [0, 0], (folder / LOG).read_text()
+    assert fork(processes, folder / LOG, ready) == [0, 0], (folder / LOG).read_text()
     return outs
 
 
@@ -60,8 +58,7 @@ def fork(processes: Sequence[Process], log: Path, ready: Parent) -> list[int]:
     for process in processes:
         python, dash_m, *words = process.argv
         assert (python, dash_m) == (sys.executable, "-m")
-        environment = {**os.environ, **process.environment}
-        children.append(ready.start(log, *words, environment=environment))
+        children.append(ready.start(log, *words, environment={**os.environ, **process.environment}))
     return [child.wait(LIMIT_S)[0] for child in children]
 
 

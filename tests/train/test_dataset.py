@@ -64,8 +64,7 @@ def test_a_picture_has_the_same_label_in_both_forms(data_set):
     assert {label for _, label in by_form[0]} == set(range(CLASSES))
     # In the record it is ImageNet's: from 1 on.
     first = find_records(data_set / "tfrecord")[0]
-    told = decode_example(read_record(first.path, first.offset, first.size))[LABEL]
-    assert told == first.read()[1] + 1
+    assert decode_example(read_record(first.path, first.offset, first.size))[LABEL] == first.read()[1] + 1
 
 
 def test_classes_are_numbered_by_name_and_images_may_lie_deeper(tmp_path):
@@ -122,8 +121,7 @@ def test_records_without_an_index_or_with_that_of_another_file(own_data_set):
 )
 def test_records_of_another_content_are_told_not_skipped(tmp_path, example, told):
     path = tmp_path / "x.tfrecord"
-    content = example if isinstance(example, bytes) else encode_example(example)
-    write_records(path, iter([content]))
+    write_records(path, iter([example if isinstance(example, bytes) else encode_example(example)]))
     write_index(path)
     refuse(run_of(tmp_path, data_format="tfrecord"), told)
 
@@ -148,8 +146,7 @@ def record_file(tmp_path):
 
 def test_a_record_begins_as_tensorflow_writes_it(record_file):
     # Length 3, its masked checksum, "one", its masked checksum: worked out from the format's definition.
-    written = record_file.read_bytes()[16:35]
-    assert written == bytes.fromhex("0300000000000000b099490e6f6e6501405508")
+    assert record_file.read_bytes()[16:35] == bytes.fromhex("0300000000000000b099490e6f6e6501405508")
 
 
 @given(contents=st.lists(st.binary(max_size=600), max_size=6))

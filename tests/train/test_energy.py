@@ -64,8 +64,7 @@ def test_each_package_of_a_node_is_metered_once_by_its_first_rank(tmp_path):
 
 def test_counters_that_may_have_wrapped_twice_tell_nothing(tmp_path):
     """A range of 262 J at 100 W at most: unambiguous for 2.62 s."""
-    path = package(tmp_path, 0, 0, most_uj=262_000_000)
-    (path / "constraint_0_power_limit_uw").write_text("100000000")
+    (package(tmp_path, 0, 0, most_uj=262_000_000) / "constraint_0_power_limit_uw").write_text("100000000")
     counter = open_rapl(tmp_path)
     meters = Meters(None, counter, ticking(0.0, 3.0))
     meters.start()

@@ -111,6 +111,5 @@ def test_fp32_products_use_tf32_only_where_it_is_asked_and_emulation_is_said(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     torch.backends.cudnn.allow_tf32 = True
     findings = Precision(make_run({"compute": compute}), torch.device("cuda")).findings
-    allowed = compute == "tf32"
-    assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is allowed
+    assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is (compute == "tf32")
     assert [finding.code for finding in findings] == ["option_limited"] * emulated

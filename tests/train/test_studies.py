@@ -290,16 +290,14 @@ def test_stages_are_the_networks_layers():
     assert capacity.proportion(12, 3, 1) == (9, 3) and capacity.proportion(5, 0, 8) == (0, 5)
 
     def built(part):
-        task = argparse.Namespace(convolutions=part[0], linears=part[1], image_size=8)
-        return capacity.build(task)
+        return capacity.build(argparse.Namespace(convolutions=part[0], linears=part[1], image_size=8))
 
     whole, *halves = (
         [type(layer).__name__ for layer in built(part)] for part in ((2, 3), *capacity.stages_of((2, 3), 3))
     )
     assert whole == halves[0] + halves[1] == ["Conv2d"] * 2 + ["Linear"] * 3 and len(halves[0]) == 3
     assert capacity.stages_of((2, 3), 1) == [(1, 0), (1, 3)] and capacity.stages_of((2, 3), None) == [(2, 3)]
-    deep = built((0, 60))
-    spread = float(deep(torch.randn(1, 64, 8, 8)).detach().std())
+    spread = float(built((0, 60))(torch.randn(1, 64, 8, 8)).detach().std())
     assert 1e-3 < spread < 1e3  # and so no denormal numbers, at any depth
 
 

@@ -70,8 +70,7 @@ def test_gloo_is_told_of_loopback_only_where_the_host_is_unknown(monkeypatch):
 
     monkeypatch.setattr("socket.getaddrinfo", unknown)
     assert gloo_interface({}, world)["GLOO_SOCKET_IFNAME"].startswith("lo")
-    here = socket.if_nameindex()[0][1]
-    assert gloo_interface({"GLOO_SOCKET_IFNAME": here}, world) == {}
+    assert gloo_interface({"GLOO_SOCKET_IFNAME": socket.if_nameindex()[0][1]}, world) == {}
     assert gloo_interface({}, World(0, 2, 0, 1)) == {}
 
 
@@ -171,8 +170,7 @@ def test_other_programs_on_the_ports_are_passed_over(monkeypatch):
 
 
 def test_a_rank_that_gave_up_before_the_answer_came_is_answered_again():
-    port = announce("overloaded", 4713, 1, soon())
-    with socket.create_connection((HOST, port)) as impatient:
+    with socket.create_connection((HOST, announce("overloaded", 4713, 1, soon()))) as impatient:
         impatient.sendall(b"overloaded 1\n")
     assert ask(HOST, "overloaded", 1, soon(5)) == 4713
 

@@ -39,8 +39,7 @@ def campaign(out: Path, parts: Sequence[str]) -> dict:
     words = ("--minutes", 30, "--parts", ",".join(parts), "--out", out)
     code, said = run("-c", CAMPAIGN, *words, limit_s=1900, FAKE_MEM_MB=3000)
     found = json.loads((out / "gpu.json").read_text())["parts"]
-    done = {name: part["status"] for name, part in found.items()}
-    assert done == dict.fromkeys(parts, "done"), said
+    assert {name: part["status"] for name, part in found.items()} == dict.fromkeys(parts, "done"), said
     assert code == (1 if any(part["wrong"] for part in found.values()) else 0), said
     return found
 

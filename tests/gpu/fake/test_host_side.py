@@ -59,8 +59,7 @@ class Machine:
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory) -> Iterator[Machine]:
-    python = [str(SCRIPT), "run", str(HERE)]
-    with Parent(["tests.train.imported"], with_variables({}), python) as parent:
+    with Parent(["tests.train.imported"], with_variables({}), [str(SCRIPT), "run", str(HERE)]) as parent:
         yield Machine(parent, tmp_path_factory.mktemp("outputs"))
 
 
@@ -112,8 +111,7 @@ def test_what_is_copied_and_waited_for_is_counted(counted):
 @pytest.mark.parametrize("profile", ["torch", "cupti"])
 def test_a_profiler_records_kernels_of_every_direction(tmp_path, profile):
     """By a process of its own, which takes CUPTI apart when it ends."""
-    flags = to_flags(make_run({**TINY, "profile": profile}))
-    code, said = run("-m", "train", *flags, f"--out={tmp_path}")
+    code, said = run("-m", "train", *to_flags(make_run({**TINY, "profile": profile})), f"--out={tmp_path}")
     assert code == 0, said
     kernels = tables.read(tables.rank_directory(tmp_path, 0), "kernels").to_pandas()
     assert {"fprop", "bprop", "update"} <= set(kernels["direction"]) and set(kernels["batch_index"]) >= {2, 3}

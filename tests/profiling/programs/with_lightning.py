@@ -24,8 +24,7 @@ class Classifier(lightning.LightningModule):
 
 
 def loader(samples: int) -> DataLoader:
-    data = TensorDataset(torch.randn(samples, 16), torch.randint(0, 4, (samples,)))
-    return DataLoader(data, batch_size=4)
+    return DataLoader(TensorDataset(torch.randn(samples, 16), torch.randint(0, 4, (samples,))), batch_size=4)
 
 
 torch.set_num_threads(1)
