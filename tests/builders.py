@@ -17,6 +17,12 @@ def put_programs(folder: Path, **scripts: str) -> None:
         program.chmod(0o755)
 
 
+def a_folder(path: Path) -> None:
+    """Put a folder in a file's place."""
+    path.unlink()
+    path.mkdir()
+
+
 def ended_runs(sweep: Path) -> list[Path]:
     """The directories of the ended runs of a sweep, by name."""
     return [path.parent for path in sorted(sweep.glob(f"run_*_ret_*/{MANIFEST}"))]

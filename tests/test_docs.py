@@ -91,9 +91,7 @@ def test_words_are_the_glossarys(page: Path) -> None:
 def texts(path: Path) -> Iterator[str]:
     """What a module may print: strings that are no docstrings, and the docstring of a command (its help)."""
     tree = ast.parse(path.read_text())
-    scopes = [
-        node for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-    ]
+    scopes = [one for one in ast.walk(tree) if isinstance(one, ast.Module | ast.ClassDef | ast.FunctionDef)]
     first = [scope.body[0] for scope in scopes if scope.body]
     docstrings = {id(statement.value) for statement in first if isinstance(statement, ast.Expr)}
     for node in ast.walk(tree):

@@ -140,6 +140,10 @@ def test_nobody_imports_a_command_that_lies_above_the_packages():
         assert not imports & set(ABOVE_JOBS), f"{module} imports {imports & set(ABOVE_JOBS)}"
 
 
+def printed(code: str) -> str:
+    return subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).strip()
+
+
 def modules_of(package: str) -> list[str]:
     return [
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
@@ -152,10 +156,7 @@ def modules_of(package: str) -> list[str]:
 def test_a_laptop_without_torch_can_import_it(package):
     code = f"import sys\nfor m in {modules_of(package)!r}: __import__(m)\n"
     code += f"print(sorted(set(sys.modules) & {HEAVY!r}))"
-    answer = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert answer.stdout.strip() == "[]"
+    assert printed(code) == "[]"
 
 
 def requirements(*groups: str) -> set[str]:
@@ -245,10 +246,7 @@ def test_a_second_profiling_package_on_the_path_is_reached_through_ours(tmp_path
     (other / "__init__.py").write_text("")
     (other / "sampling.py").write_text("ANSWER = 42")
     code = f"import sys; sys.path.append({str(tmp_path)!r}); import profiling.sampling as s; print(s.ANSWER)"
-    answer = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert answer.stdout.strip() == "42"
+    assert printed(code) == "42"
 
 
 def test_no_path_or_host_of_a_developers_machine_is_in_the_project():

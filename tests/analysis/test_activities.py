@@ -52,9 +52,7 @@ def test_a_printed_summary_comes_back_as_it_was_printed(shared_data):
     names = ("time_pct", "time_s", "calls", "mean_us", "min_us", "max_us")
     assert [float(on_gpu[0][name]) for name in names] == pytest.approx(printed, rel=1e-4)
     assert [float(row["time_pct"]) for row in on_gpu[1:4]] == pytest.approx([7.11, 3.72, 2.04], abs=0.01)
-    above = run(
-        MODULE, shared_data / "nvprof/deepspeech_p100/summary_bs32.txt", "--format", "csv", "--least", 2
-    )
+    above = run(MODULE, shared_data / "nvprof/deepspeech_p100/summary_bs32.txt", "--format=csv", "--least", 2)
     assert above.csv == [row for row in rows if float(row["time_pct"]) >= 2] != rows
     calls = [row for row in rows if row["type"] == "API calls"]
     assert float(calls[0]["time_pct"]) == pytest.approx(64.24, abs=0.01)  # ranges of NCCL are none

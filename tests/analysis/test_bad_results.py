@@ -20,6 +20,7 @@ from tests.analysis import synthetic
 from tests.analysis.commands import Ran, one_line_error, run
 from tests.analysis.frames import section_of
 from tests.analysis.synthetic import MS, Truth, run_of, write_run, write_sweep
+from tests.builders import a_folder
 
 
 def sweep(path: Path, **fields: object) -> Path:
@@ -75,11 +76,6 @@ def flip_a_bit(path: Path, column: str = "end_ns") -> None:
     start = times.dictionary_page_offset or times.data_page_offset
     content[start + times.total_compressed_size - 3] ^= 1
     path.write_bytes(content)
-
-
-def a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
 
 
 def a_pipe(path: Path) -> None:
@@ -452,10 +448,8 @@ def test_without_a_folder_scaled_answers_for_the_newest_sweep(tmp_path: Path, mo
 LEFT_OUT = "steps without kernels"
 
 
-def keep(directory: Path, batches: range) -> None:
-    synthetic.change_rows(
-        directory, "kernels", lambda rows: [row for row in rows if row["batch_index"] in batches]
-    )
+def keep(directory: Path, kept: range) -> None:
+    synthetic.change_rows(directory, "kernels", lambda rows: [r for r in rows if r["batch_index"] in kept])
 
 
 def one_rank_alone(ranks: list[Path]) -> None:

@@ -151,9 +151,7 @@ def test_kernels(sections):
 
 def test_factors_and_predictions(sections):
     def drawn(id, axis, wanted=lambda name: True):
-        return [
-            value for name, trace in traces(sections[id]).items() if wanted(name) for value in trace[axis]
-        ]
+        return [one for name, trace in traces(sections[id]).items() if wanted(name) for one in trace[axis]]
 
     assert sorted(drawn("factors", "x")) == close(sorted(column(table(sections["factors"]), "omega squared")))
     rates = column(table(sections["prediction"]), "images/s [range]")

@@ -96,9 +96,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Other results than the sweep, by the word that ANSWERS has for them."""
-    reference, under_tau, metered = (
-        tmp_path_factory.mktemp(name) for name in ("reference", "tau", "metered")
-    )
+    reference, under_tau, metered = map(tmp_path_factory.mktemp, ("reference", "tau", "metered"))
     table = write_pyprof(reference)
     for name, seconds in (("timed", [60.0, 61.0]), ("batch1", [20.0, 21.0])):
         times = {(nodes, 2, batch): seconds for nodes in (1, 2) for batch in (32, 64)}
@@ -192,9 +190,7 @@ def test_no_answer_has_a_column_twice(given: tuple[str, ...], ask) -> None:
 @pytest.mark.parametrize("command", columns.commands())
 def test_each_key_of_a_row_is_a_column_or_a_field_and_each_column_is_in_a_row(command: str, ask) -> None:
     rows = [row for given in ANSWERS if given[0] == command for row in ask(given)[1]]
-    said = {
-        name for metrics in columns.commands()[command].measure.columns.values() for name in names_of(metrics)
-    }
+    said = {name for of in columns.commands()[command].measure.columns.values() for name in names_of(of)}
     keys = {name for row in rows for name in row}
     assert sorted(keys - said - set(FIELDS)) == []
     assert sorted(said - keys) == []

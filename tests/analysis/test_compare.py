@@ -160,10 +160,8 @@ def test_profiled_runs_have_no_steps_to_compare(tmp_path):
     write(tmp_path / "a", 100.0, runs=[run_of(), run_of(profile="torch")])
     write(tmp_path / "b", 100.0, runs=[run_of(profile="torch")])
     write(tmp_path / "c", 100.0)  # the same configuration, never profiled: no field differs
-    for name in ("a", "c"):
-        assert "nothing to compare" in one_line_error(
-            run("analysis.compare", tmp_path / name, tmp_path / "b")
-        )
+    for a in ("a", "c"):
+        assert "nothing to compare" in one_line_error(run("analysis.compare", tmp_path / a, tmp_path / "b"))
     ran = run("analysis.compare", tmp_path / "b", tmp_path / "b")
     assert "not compared: steps" in ran.out and "nan" not in ran.out
 

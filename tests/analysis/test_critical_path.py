@@ -262,9 +262,7 @@ def test_of_a_long_recording_the_steps_in_the_middle_are_read(tmp_path, monkeypa
     for name, column in (("steps", "step_ns"), ("pieces", "start_ns")):
         every, few = getattr(whole, name), getattr(found, name)
         assert few[column].tolist() == every[every["step"].isin((3, 4, 5))][column].tolist()
-    ran = run_module(
-        "analysis.critical_path", folder, "--by", "operator,layer", "--top", "2", "--format", "csv"
-    )
+    ran = run_module("analysis.critical_path", folder, "--by", "operator,layer", "--top=2", "--format=csv")
     assert len(ran.csv) == 2 and "layer of kernels" in ran.err
 
 

@@ -193,9 +193,8 @@ def test_what_limits_transfer_is_told_by_collectives_of_unlike_sizes(alpha_us, g
     assert communication.limit(calls) == limit
     # Groups of two, by other links, are told apart; where all collectives are of one size nothing is known.
     pairs = calls.assign(transfer_ns=9 * calls["transfer_ns"][::-1].array, exposed_ns=0.0, group_size=2)
-    alike = calls.head(1).assign(
-        **dict.fromkeys(("transfer_ns", "exposed_ns"), 9 * calls["transfer_ns"].sum()), group_size=4
-    )
+    took = 9 * calls["transfer_ns"].sum()
+    alike = calls.head(1).assign(transfer_ns=took, exposed_ns=took, group_size=4)
     assert communication.limit(pd.concat([calls, pairs])) == limit
     assert communication.limit(pd.concat([calls, alike])) == ""
 
@@ -206,9 +205,8 @@ def test_links_and_fp16_are_advised_against_bandwidth_alone(limit):
     found = diagnosis.of_rows(own, limit_of=lambda _: limit)
     (cause,), (advice,) = by_code(found, "cause_of_loss"), by_code(found, "advice")
     assert (cause.data["kind"], cause.data["limit"]) == ("exposed_transfer", limit)
-    assert {"fp16_gradients", "faster_network"} & {*advice.data["advice"]} == (
-        {"fp16_gradients", "faster_network"} if limit == "bandwidth" else set()
-    )
+    of_bandwidth = {"fp16_gradients", "faster_network"}
+    assert of_bandwidth & {*advice.data["advice"]} == (of_bandwidth if limit == "bandwidth" else set())
     assert ("fewer_collectives" in advice.data["advice"]) == (limit == "latency")
 
 
@@ -217,10 +215,8 @@ def test_only_changes_that_were_not_measured_and_that_gain_are_simulated_finding
     what_ifs = [what_if("fp16-gradients", 30.0), what_if("network=2x", 40.0), what_if("bucket-mb=50", 0.2)]
     found = of_rows([BASE, row], [], what_ifs)
     # What is free first, though links gain more.
-    assert [one.data["what_if"] for one in by_code(found, "gain_simulated")] == [
-        "fp16-gradients",
-        "network=2x",
-    ]
+    gains = by_code(found, "gain_simulated")
+    assert [one.data["what_if"] for one in gains] == ["fp16-gradients", "network=2x"]
     assert not by_code(found, "advice")
     found = of_rows([BASE, row, point(8, 130.0, **NO_INTERVAL, grad="fp16")], [], what_ifs)
     assert "fp16-gradients" not in [one.data["what_if"] for one in by_code(found, "gain_simulated")]
@@ -273,9 +269,8 @@ def test_what_is_said_of_a_sweep_is_consistent(world, repetitions, tmp_path):
     if world == "thin links" and repetitions is PROFILED:
         (link,) = by_code(found, "link")
         assert link.data["gbit_per_s"] == pytest.approx(16, rel=0.05) and link.data["nominal"] == 100
-    planted = {"loader by turns": "data", "bursts of the loader": "data", "loader at every size": "data"}
-    if cause := planted.get(world):
-        assert next(one for one in found if one.data.get("kind")).data["cause"] == cause
+    if "loader" in world:
+        assert next(one for one in found if one.data.get("kind")).data["cause"] == "data"
 
 
 @pytest.mark.parametrize("part", [*PARTS])

@@ -137,9 +137,7 @@ def test_the_notebook_draws_the_references_figures(root, shared_data, monkeypatc
     most = corrected.groupby("kernel").a_ms_per_step.sum().max()
     assert max(bars(figures[3])["1 node"].values()) == pytest.approx(most)
     # Compute efficiency: published and corrected stand side by side.
-    ran = run(
-        "analysis.efficiency", some, "--method", "published", "--group-by", "batch,nodes", "--format=csv"
-    )
+    ran = run("analysis.efficiency", some, "--method=published", "--group-by", "batch,nodes", "--format=csv")
     heights = {height for bar in figures[4].data for height in bar.y}
     said = {round(float(row["compute_efficiency_pct"]), 6) for row in ran.csv}
     assert said <= {round(height, 6) for height in heights}

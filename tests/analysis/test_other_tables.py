@@ -99,9 +99,7 @@ ASKED = (("scaled", "corrected"), ("efficiency", "published"), ("kernels", "corr
 
 
 def answers(folder: Path) -> list[list[dict[str, str]]]:
-    return [
-        run(f"analysis.{one}", folder, "--format", "csv", "--method", method).csv for one, method in ASKED
-    ]
+    return [run(f"analysis.{one}", folder, "--format=csv", "--method", method).csv for one, method in ASKED]
 
 
 @pytest.fixture(scope="module")

@@ -67,9 +67,7 @@ def test_a_file_holds_what_standard_output_would(results: Path, tmp_path: Path) 
 
 
 def test_only_chooses_runs_by_their_fields(results: Path) -> None:
-    chosen = run(
-        "analysis.batches", results, "--format", "json", "--only", "gpus_per_node=2,3", "--only", "batch=32"
-    )
+    chosen = run("analysis.batches", results, "--format=json", "--only=gpus_per_node=2,3", "--only=batch=32")
     every = json.loads(run("analysis.batches", results, "--format", "json").out)
     two = [row for row in every if row["gpus_per_node"] == 2]
     assert 0 < len(two) < len(every) and [row["run"] for row in json.loads(chosen.out)] == [

@@ -48,9 +48,7 @@ def test_no_choice_ends_in_time_and_without_rates_nothing_is_planned(sweep, tmp_
 
 
 def test_epochs_multiply_images_and_other_words_are_refused(sweep, capsys):
-    assert (
-        main([str(sweep), "--images", "1e6x90", "--within", "24h", "--format", "csv", "--ranks", "16"]) == 0
-    )
+    assert main([str(sweep), "--images", "1e6x90", "--within", "24h", "--format=csv", "--ranks", "16"]) == 0
     assert "1,1,measured" in capsys.readouterr().out
     both = ["--images", "1e6", "--tokens", "1e6"]
     for words in (["--images", "1x"], ["--images", "1e6", "--within", "1d"], [], both):

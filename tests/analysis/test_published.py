@@ -126,9 +126,7 @@ def test_every_epoch_duration_of_lisa_is_the_references(surfboard: Path, both: R
         epochs[tuple(map(str, key))] = float(np.median(durations[near]))
     assert len(epochs) == len(rows) == 80
     for row in rows:
-        nodes, *rest = (
-            row[name] for name in ("nodes", "gpus_per_node", "workers", "loader", "batch", "grad")
-        )
+        nodes, *rest = (row[of] for of in ("nodes", "gpus_per_node", "workers", "loader", "batch", "grad"))
         own, base = epochs[nodes, *rest], epochs["1", *rest]
         assert float(row["epoch_duration_s"]) == pytest.approx(own, rel=1e-9)
         assert float(row["scaling_efficiency_pct"]) == pytest.approx(

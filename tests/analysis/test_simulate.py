@@ -102,16 +102,8 @@ SLOW = model_of(cost=ring(1e5, 2.0))
 
 
 def test_what_ifs_by_hand():
-    ns = {
-        what_if: simulated(changed(SLOW, what_if), 8).step_ns[0]
-        for what_if in (
-            "fp16-gradients",
-            "network=2x",
-            "no-stragglers",
-            "no-loader",
-            "no-stragglers+no-loader",
-        )
-    }
+    what_ifs = "fp16-gradients", "network=2x", "no-stragglers", "no-loader", "no-stragglers+no-loader"
+    ns = {what_if: simulated(changed(SLOW, what_if), 8).step_ns[0] for what_if in what_ifs}
     plain = simulated(SLOW, 8).step_ns[0]
     assert ns["fp16-gradients"] == pytest.approx(ns["network=2x"])  # half the bytes, or twice the bandwidth
     assert ns["fp16-gradients"] < plain and (changed(SLOW, "network=0.5x").cost.terms[1] == 4.0).all()

@@ -13,9 +13,7 @@ from tests.analysis.test_bad_results import truncate
 from tests.analysis.test_other_tables import overwrite_pages
 
 # 40 s that do not depend on the batch size, 0.25 s an image of the batch: 48 s at 32, 56 s at 64.
-SECONDS = {
-    (nodes, 4, batch): [40 + batch / 4 + 2 * (nodes - 1)] * 3 for nodes in (1, 2) for batch in (32, 64)
-}
+SECONDS = {(n, 4, batch): [40 + batch / 4 + 2 * (n - 1)] * 3 for n in (1, 2) for batch in (32, 64)}
 
 
 def published(path: Path, *more: str) -> Ran:

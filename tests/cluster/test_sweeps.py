@@ -75,9 +75,7 @@ def a_job_that_is_not_to_end_with_a_node_goes_on_with_the_others(cluster: Cluste
     assert sweep.done() == [1, 2, 4] and not sweep.running()
     lost = [each.failed_nodes for each in sweep.manifests().values() if each.failure == "node failure"]
     assert lost == [[node]] and "slurm/sweep.sh: back" in sweep.said(job)
-    finished = {
-        manifest.run.nodes: manifest.ended for manifest in sweep.manifests().values() if manifest.done
-    }
+    finished = {one.run.nodes: one.ended for one in sweep.manifests().values() if one.done}
     assert finished[4] > finished[1]  # the smaller runs ran on the nodes that were left
 
 

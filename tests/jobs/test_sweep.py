@@ -23,7 +23,7 @@ from jobs.sweep_file import Sweep, SweepRun, expand
 from profiling import tables
 from profiling.errors import UserError
 from profiling.findings import Finding
-from tests.builders import ended_runs
+from tests.builders import a_folder, ended_runs
 from tests.jobs.scripted import HERE, Scripted, execution, make_sweep, manifests, run_all, whole
 from tests.jobs.scripted import batches_of_ranks as batches_of_ranks  # a fixture
 
@@ -41,9 +41,7 @@ def test_every_run_ends_with_a_manifest_without_secrets_and_a_second_call_does_n
     # Without a terminal the bar is a line a run; 2 images per rank take 250 ms.
     said, first = capsys.readouterr().err, manifests(work)
     speeds = {"1": "8.00", "2": "16.0"}
-    lines = re.findall(
-        r"^\[(\d)/4\] 1 node x (\d) .*\(run_.*\n  250 ms/step, (.*) images/s", said, re.MULTILINE
-    )
+    lines = re.findall(r"^\[(\d)/4\] 1 node x (\d) .*\(run_.*\n  250 ms/step, (.*) images/s", said, re.M)
     assert [number for number, *_ in lines] == ["1", "2", "3", "4"]
     assert all(speed == speeds[ranks] for _, ranks, speed in lines)
     # Its calibration, which fails here, says where its log is.
@@ -150,15 +148,10 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
-def make_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
 @pytest.mark.parametrize(
     ("damage", "file"),
     [
-        (Path.unlink, "manifest.json"), (cut, "manifest.json"), (make_folder, "manifest.json"),
+        (Path.unlink, "manifest.json"), (cut, "manifest.json"), (a_folder, "manifest.json"),
         (Path.unlink, "rank_0000/batches.parquet"), (cut, "rank_0000/batches.parquet"),
         (flip_a_bit, "rank_0000/batches.parquet"),
     ],

@@ -21,9 +21,7 @@ def record(
     perf |= {f"{of}_algobw_gbs": traffic / took_us / 1e3, f"{of}_busbw_gbs": traffic * factor / took_us / 1e3}
     if verbose:
         times = {"kernel_start_ts": start_us + 1, "kernel_stop_ts": start_us + took_us}
-        channels = [
-            {"channel_id": channel, **times, "kernel_record_ts": start_us + took_us} for channel in (0, 1)
-        ]
+        channels = [{"channel_id": one, **times, "kernel_record_ts": start_us + took_us} for one in (0, 1)]
         numbers = [{"channel_id": channel, "kernel_start_sn": 3, "kernel_stop_sn": 5} for channel in (0, 1)]
         perf["event_trace_sn"] = {f"{of}_start_sn": 1, f"{of}_stop_sn": 2, "kernel_events": numbers}
         host = {f"{of}_start_ts": start_us - 20, f"{of}_stop_ts": start_us - 15}

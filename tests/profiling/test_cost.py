@@ -91,9 +91,7 @@ def test_a_convolutions_backward_counts_the_gradients_that_are_made(mask, parts)
 
 
 def test_bytes_follow_the_element_type():
-    whole, half = (
-        cost("aten::mm", tensors([3, 5], [5, 7], kind=kind)).bytes for kind in ("float", "c10::Half")
-    )
+    whole, half = (cost("aten::mm", tensors([3, 5], [5, 7], kind=of)).bytes for of in ("float", "c10::Half"))
     assert whole == 2 * half == 4 * (15 + 35 + 21)
     assert element_bytes("c10::BFloat16") == 2
     assert element_bytes("ScalarList") is None

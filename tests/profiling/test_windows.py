@@ -57,10 +57,8 @@ def assert_same(tool, path, narrow, rows, least=3):
     for name, some in whole[0].items():
         assert len(found[0][name]) == len(some)
         # The first that differ; all of them would be too many to show.
-        assert (
-            next((pair for pair in zip(found[0][name], some, strict=True) if pair[0] != pair[1]), None)
-            is None
-        )
+        unlike = (pair for pair in zip(found[0][name], some, strict=True) if pair[0] != pair[1])
+        assert next(unlike, None) is None
 
 
 # what writes it, what is deleted of it, and how many rows a window has

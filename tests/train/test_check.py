@@ -126,16 +126,8 @@ def test_peaks_that_were_measured_while_others_used_the_cpu_are_said_to_be_doubt
 def test_two_ranks_as_a_sweep_starts_them(tmp_path, ready):
     run = make_run({"gpus_per_node": 2, "device": "cpu"})
     out, log = tmp_path / "calibration.json", tmp_path / "log.txt"
-    command = [
-        sys.executable,
-        "-m",
-        "tests.train.on_nodes",
-        "calibrate",
-        "--out",
-        str(out),
-        "--device",
-        "cpu",
-    ]
+    words = ["calibrate", "--out", str(out), "--device", "cpu"]
+    command = [sys.executable, "-m", "tests.train.on_nodes", *words]
     assert fork(Local().processes(run, command, tmp_path), log, ready) == [0, 0], log.read_text()
     found = read_record(out, Calibration)
     assert set(found.gemm_flops_per_s) == set(found.copy_bytes_per_s) == {1, 2}

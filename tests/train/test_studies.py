@@ -314,9 +314,7 @@ def test_a_limit_is_within_what_the_device_has(monkeypatch):
     }  # fmt: skip
     for name, value in said.items():
         monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
-    monkeypatch.setattr(
-        torch.cuda, "set_per_process_memory_fraction", lambda share, _: fractions.append(share)
-    )
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda of, _: fractions.append(of))
     # Of 10 GiB that are taken the allocator has 2, with which it must not exceed what the others leave.
     for wanted, given in ((0, 80), (100, 80), (40, 40), (4, 4)):  # the last too small
         assert capacity._limited(gpu, wanted * GIB) == (8 * GIB, given * GIB)

@@ -37,9 +37,7 @@ if how == "module":
     model = torch.compile(model, backend=backend)
 else:
     loss_of = torch.compile(loss_of, backend=backend)
-for inputs, labels in DataLoader(
-    TensorDataset(torch.randn(80, 16), torch.randint(0, 4, (80,))), batch_size=8
-):
+for inputs, labels in DataLoader(TensorDataset(torch.randn(80, 16), torch.randint(0, 4, (80,))), 8):
     optimizer.zero_grad()
     loss_of(inputs, labels).backward()
     optimizer.step()
