@@ -191,10 +191,13 @@ def _launcher_of(me: Identity, environment: Mapping[str, str]) -> psutil.Process
     """The first ancestor that is no part of this rank, as a shell is (``mpirun bash -c ...``)."""
     name, value = rank_on_node(environment, me.launcher)
     process = psutil.Process()
-    with suppress(psutil.Error):  # of another user's, as Slurm's daemon is
-        for process in psutil.Process().parents():
+    while (parent := process.parent()) is not None:
+        process = parent
+        try:
             if process.environ().get(name) != value:
                 break
+        except psutil.Error:  # another user's: Slurm's daemon
+            break
     return process
 
 

@@ -18,27 +18,27 @@ from profiling.errors import EXIT_DONE, UserError, did_you_mean, run_command
 GROUPS = {
     "What can this machine do?": ("jobs.doctor", "jobs.site", "jobs.check", "train.calibrate"),
     "What should be measured?": (
-        *("jobs.sweep", "train", "train.data", "profiling.watch", "profiling.convert"),
+        "jobs.sweep", "train", "train.data", "profiling.watch", "profiling.convert",
         "profiling.flight_recorder",
     ),
     "How does training scale, and what is lost where?": (
-        *("analysis.summary", "analysis.report", "analysis.scaled", "analysis.batches", "analysis.anatomy"),
-        *("analysis.communication", "analysis.stragglers", "analysis.timeline", "analysis.expense"),
+        "analysis.summary", "analysis.report", "analysis.scaled", "analysis.batches", "analysis.anatomy",
+        "analysis.communication", "analysis.stragglers", "analysis.timeline", "analysis.expense",
     ),
     "How well is the device used?": (
-        *("analysis.efficiency", "analysis.kernels", "jobs.hotspots", "analysis.utilization"),
-        *("analysis.activities", "analysis.functions", "analysis.tau_batches"),
+        "analysis.efficiency", "analysis.kernels", "jobs.hotspots", "analysis.utilization",
+        "analysis.activities", "analysis.functions", "analysis.tau_batches",
     ),
     "What matters, and what would change it?": (
-        *("analysis.critical_path", "analysis.factors", "analysis.compare", "analysis.predict"),
+        "analysis.critical_path", "analysis.factors", "analysis.compare", "analysis.predict",
         "analysis.plan",
     ),
     "What does one node show before the big sweep?": (
-        *("train.studies.capacity", "train.studies.layers", "train.studies.order", "train.studies.gemm"),
+        "train.studies.capacity", "train.studies.layers", "train.studies.order", "train.studies.gemm",
         "analysis.studies",
     ),
     "What do the columns mean?": ("analysis.columns",),
-}
+}  # fmt: skip
 _TAIL = """\
 scaleprof COMMAND --help explains a command and its flags, --columns the columns of its results.
 scaleprof COMMAND ... is the same as python -m MODULE ..., e.g. python -m analysis.scaled DIR.

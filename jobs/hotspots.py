@@ -134,7 +134,8 @@ def pattern_of(names: Sequence[str], whole: bool) -> str:
     """
     functions = [re.sub(r"\W.*", "", name.rpartition("::")[2]) for name in names]
     chosen = list(dict.fromkeys(filter(None, functions)))
-    while len("|".join(chosen)) > _LONGEST - len("^()$") * whole:
+    longest = _LONGEST - 4 if whole else _LONGEST  # less "^(" and ")$"
+    while len("|".join(chosen)) > longest:
         chosen.pop()
     pattern = "|".join(chosen)
     return f"^({pattern})$" if whole and pattern else pattern

@@ -252,16 +252,23 @@ class Run(BaseModel, extra="forbid", frozen=True, strict=True, defer_build=True)
         early = self.profile != "none" and self.recordings[0].start - self.profiler_warm_up < first
         replays = self.compile in ("max-autotune", "reduce-overhead")
         instead = LOADERS[self.loader].on_cpu
+        start = "profile_schedule" if self.profile_schedule else "attribute_from"
+        # The unprofiled twin of a run under VTune bears its options too.
+        options = re.search(r"^-| ", self.profile_metrics) and self.profile not in ("vtune", "none")
         for wrong, text in (
             (dp and self.nodes > 1, f"backend dp is for one node, not {self.nodes}; use ddp"),
             (dp and self.grad != "fp32", f"backend dp sums gradients in fp32, not grad {self.grad}; use ddp"),
             (dp and self.channels_last, "backend dp does not support channels_last; use ddp"),
             (dp and self.compile, "backend dp does not support compile; use ddp"),
+            (options, "profile_metrics: counters, separated by commas; only vtune takes options"),
             (graph and on_cpu, "graph true needs a GPU; on device cpu use graph false"),
             (graph and (dp or horovod), f"graph true does not work with backend {self.backend}; use ddp"),
             (graph and replays, f"graph true and compile {self.compile} exclude each other"),
-            (graph and self.batches <= first, f"graph true needs batches of {first + 1} or more"),
-            (graph and early, f"graph true: attribute_from must be step {first} or later"),
+            (
+                graph and self.batches <= first,
+                f"graph true needs batches of {first + 1} or more: graphs begin at step {first}",
+            ),
+            (graph and early, f"graph true: the profiler must start at step {first} or later ({start})"),
             (single and self.ranks > 1, f"backend single is for one rank, not {self.ranks}; use ddp"),
             (horovod and self.grad == "bf16", "Horovod does not support bf16 gradients; use fp16 or ddp"),
             (on_cpu and instead, f"loader {self.loader} needs a GPU; on device cpu use {instead}"),

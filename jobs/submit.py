@@ -92,10 +92,10 @@ def main() -> int:
         partition = last.parse_known_args(options)[0].partition
         launcher = Slurm.open(site.model_copy(update={"partition": partition}), os.environ)
         launcher = replace(launcher, allocation=None)
-    execution = sweep.read_request(arguments, site, launcher)
+    execution, note = sweep.read_request(arguments, site)
     if checked:
         refuse([*check_modules(site, os.environ), *check_mpi(site, os.environ)])
-    sweep.announce(site)
+    sweep.announce(site, note)
     execution = replace(execution, launcher=launcher.planned())
     planned, directory = plan(execution, checked), execution.directory
     planned.print_excluded(Console(stderr=True), execution)

@@ -42,15 +42,16 @@ def main() -> int:
     if arguments.print == "shell":
         print("\n".join(sites.shell_commands(site)))
         return EXIT_DONE
-    launcher = LAUNCHERS[arguments.launcher].open(site, os.environ)
-    execution = read_request(arguments, site, launcher)
+    execution, note = read_request(arguments, site)
     if arguments.print == "directory":
         print(execution.directory)
         return EXIT_DONE
     sites.refuse(sites.check_modules(site, os.environ))
-    announce(site)
+    announce(site, note)
+    launcher = LAUNCHERS[arguments.launcher].open(site, os.environ)
     if arguments.dry_run:
         return EXIT_FAILED if print_plan(replace(execution, launcher=launcher.planned())) else EXIT_DONE
+    execution = replace(execution, launcher=launcher)
     me = this_owner(os.environ)
     if me.job and me.restarts:
         print(f"start {me.restarts + 1} of job {me.job}", file=sys.stderr)
@@ -72,20 +73,25 @@ def main() -> int:
     return EXIT_AGAIN if outcome.again else EXIT_FAILED if outcome.failed else EXIT_DONE
 
 
-def read_request(arguments: argparse.Namespace, site: sites.Site, launcher: Launcher) -> Execution:
-    """The sweep as it is at a site, and its runs that parsed flags choose; whatever is wrong is refused."""
-    sweep = at_site(read_sweep(arguments.config), site)
+def read_request(arguments: argparse.Namespace, site: sites.Site) -> tuple[Execution, str]:
+    """The sweep as it is at a site, and its runs that parsed flags choose; whatever is wrong is refused.
+
+    Nothing starts them yet. And a line on what is not as the sweep file has it; "" if nothing.
+    """
+    asked = read_sweep(arguments.config)
+    sweep, note = at_site(asked, site), NO_HOROVOD if lacks_horovod(asked, site) else ""
     overrides = {"order": arguments.order, "unavailable": arguments.unavailable}
     sweep = sweep.model_copy(update={key: value for key, value in overrides.items() if value})
     sweep_runs, excluded = choose(sweep, arguments.only, str(arguments.config))
     if not site.container:  # what that holds is not seen from outside
         check_models(sweep_runs, arguments.config)
     known = site.network.model_fields_set
-    if known and (others := {each.configuration.network.lower() for each in sweep_runs} - known):
+    networks = [each.configuration.network for each in sweep_runs]
+    if known and (others := [network for network in networks if network.lower() not in known]):
         has = ", ".join(sorted(known))
-        raise UserError(f"network {others.pop()} is not in the site file {site.where} (network: {has})")
+        raise UserError(f"network {others[0]} is not in the site file {site.where} (network: {has})")
     directory = arguments.out / sweep.name
-    return Execution(sweep, directory, launcher, sweep_runs, excluded, arguments.keep_raw)
+    return Execution(sweep, directory, Launcher(), sweep_runs, excluded, arguments.keep_raw), note
 
 
 def check_node(execution: Execution, site: sites.Site) -> None:
@@ -97,7 +103,9 @@ def check_node(execution: Execution, site: sites.Site) -> None:
         sites.refuse(checks, f"{socket.gethostname()}: ")
 
 
-def announce(site: sites.Site) -> None:
+def announce(site: sites.Site, note: str) -> None:
+    if note:
+        print(note, file=sys.stderr)
     if site.file is not None or "SLURM_JOB_ID" in os.environ or cluster_name(os.environ):
         print(f"site file: {site.where if site.file else sites.NO_SITE}", file=sys.stderr)
 
@@ -127,11 +135,15 @@ def at_site(sweep: Sweep, site: sites.Site) -> Sweep:
     if site.data and (data := here.get("data")):
         moved = [site.data.get(path, path) for path in sweep.values["data"]]
         here["data"] = moved if isinstance(data, list) else moved[0]
-    # What a container holds is not seen from outside.
-    if "horovod" in backends and not (site.container or "program" in sweep.run or has_horovod()):
-        print(NO_HOROVOD, file=sys.stderr)
+    if lacks_horovod(sweep, site):
         here["backend"] = list(dict.fromkeys("ddp" if name == "horovod" else name for name in backends))
     return sweep.model_copy(update={"run": here})
+
+
+def lacks_horovod(sweep: Sweep, site: sites.Site) -> bool:
+    if "horovod" not in sweep.values.get("backend", []) or "program" in sweep.run:
+        return False
+    return not (site.container or has_horovod())  # what a container holds is not seen from outside
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Launchers' base classes, and the one that starts ranks on this machine, with torchrun's variables."""
 
 import shutil
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -124,7 +124,7 @@ class Local(Launcher):
 
 
 @dataclass(frozen=True)
-class OnNodes(Launcher):
+class OnNodes(Launcher, ABC):
     """A launcher on the nodes of a job, which starts all ranks of a run with one command."""
 
     tells_host: ClassVar[bool] = True  # whether the ranks must be told where rank 0 is

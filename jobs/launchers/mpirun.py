@@ -60,8 +60,9 @@ class Mpirun(OnNodes):
         file = site.mpi.hostfile
         hosts = tuple(dict.fromkeys(read_hostfile(file, "`mpi.hostfile` of the site file") if file else ()))
         return cls(
-            site, read_allocation(environment), this_machine(), environment, bool(mpirun), False,
-            kind_of(version), version, hosts, os.geteuid() == 0, mpirun or "mpirun",
+            site, read_allocation(environment), this_machine(), environment, bool(mpirun),
+            kind=kind_of(version), version=version, hosts=hosts, root=os.geteuid() == 0,
+            mpirun=mpirun or "mpirun",
         )  # fmt: skip
 
     @property

@@ -78,16 +78,16 @@ class Slurm(OnNodes):
             mounts = ",".join(bind if ":" in bind else f"{bind}:{bind}" for bind in box.binds)
             in_pyxis += [f"--container-mounts={mounts}"] if mounts else []
         return [
-            *("srun", f"--nodes={run.nodes}", *([f"--nodelist={','.join(nodes)}"] if nodes else [])),
-            *(f"--ntasks={run.ranks}", f"--ntasks-per-node={run.ranks_per_node}", "--distribution=block"),
+            "srun", f"--nodes={run.nodes}", *([f"--nodelist={','.join(nodes)}"] if nodes else []),
+            f"--ntasks={run.ranks}", f"--ntasks-per-node={run.ranks_per_node}", "--distribution=block",
             f"--cpus-per-task={max(1, self.cores // run.ranks_per_node)}",
             f"--cpu-bind={'cores' if cores else 'none'}",
             *([f"--gpus-per-node={run.gpus_per_node}", "--gpu-bind=none"] if self.uses_gpus(run) else []),
             *([f"--mpi={self.site.mpi.srun}"] if self.site.mpi.srun else []),
             # The nodes are ours alone. Without this, a job that has lost a node gets no step any more: Slurm
             # (22.05) does not give back what the lost step held.
-            *("--overlap", "--kill-on-bad-exit=1"),
+            "--overlap", "--kill-on-bad-exit=1",
             "--wait=30",  # s, for other tasks when the first has ended badly; by default for ever
             # The job may have been submitted with --export=NONE; ranks need the environment all the same.
-            *("--export=ALL", "--job-name=scaleprof", *in_pyxis, *self.site.srun),
-        ]
+            "--export=ALL", "--job-name=scaleprof", *in_pyxis, *self.site.srun,
+        ]  # fmt: skip

@@ -15,10 +15,10 @@ from jobs import execute, failures, store
 from jobs.execute import Execution, SweepRecord, calibrate, record_sweep, run_sweep, speed_of
 from jobs.launchers.base import Local, why_not_on
 from jobs.processes import Process
-from jobs.run import Run, make_run
+from jobs.run import NO_HOROVOD, Run, make_run
 from jobs.site import Container, Site
 from jobs.store import LEFT_OUT, Allreduce, Calibration, claim, this_owner
-from jobs.sweep import parser, read_request
+from jobs.sweep import main, parser, read_request
 from jobs.sweep_file import Sweep, SweepRun, expand
 from profiling import tables
 from profiling.errors import UserError
@@ -222,9 +222,30 @@ def test_what_a_container_holds_is_not_looked_for_outside(monkeypatch, tmp_path)
     (tmp_path / "s.yaml").write_text("run: {model: resnet999}")
     arguments = parser().parse_args([str(tmp_path / "s.yaml")])
     with pytest.raises(UserError, match="invalid model 'resnet999'"):
-        read_request(arguments, Site(), Local())
+        read_request(arguments, Site())
     box = Container(runtime="apptainer", image="/images/newer.sif")
-    assert read_request(arguments, Site(container=box), Local()).sweep_runs
+    assert read_request(arguments, Site(container=box))[0].sweep_runs
+
+
+def test_a_sweep_is_read_before_its_launcher_is_opened(tmp_path, monkeypatch, capsys):
+    (tmp_path / "site.yaml").write_text("network: {eth: {}}\nmpi: {hostfile: /no/hosts}")
+    words = ["sweep", str(tmp_path / "s.yaml"), "--launcher=mpirun", f"--site={tmp_path / 'site.yaml'}"]
+    monkeypatch.setattr("sys.argv", [*words, "--print=directory"])
+    (tmp_path / "s.yaml").write_text("run: {backend: [ddp, horovod]}")
+    monkeypatch.setattr("jobs.sweep.has_horovod", lambda: False)
+    assert main() == 0
+    assert capsys.readouterr() == ("results/s\n", "")
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(UserError, match="hostfile"):
+        main()
+    assert capsys.readouterr().err.count(NO_HOROVOD) == 1
+    for text, says in (
+        ("{nodez: 1}", "did you mean 'nodes'"),
+        ("{network: [IB, eth]}", "network IB is not in"),
+    ):
+        (tmp_path / "s.yaml").write_text(f"run: {text}")
+        with pytest.raises(UserError, match=says):
+            main()
 
 
 def test_data_that_are_not_there_are_known_before_the_first_run_and_said_once(tmp_path, capsys):
