@@ -71,7 +71,9 @@ def run_wrapped(name: str, arguments: list[str], out: Path, options: Options, ke
     variables = profiler.environment(directory, options)
     code = run_tree(command, {**os.environ, **variables, WRAPPED: name})
     check_permission(name, profiler.outputs(directory))
-    if code == 0 and not profiler.is_read_later(options):
+    if code == 0 and profiler.is_read_later(options):
+        print(f"scaleprof: {directory} is kept, to be read by profiling.convert", file=sys.stderr)
+    elif code == 0:
         findings = collect_output(name, directory, options)
         add_findings(directory.parent / _REPORT, findings)
         if not keep_raw:

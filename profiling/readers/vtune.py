@@ -23,7 +23,7 @@ _TIMES = (
 )  # fmt: skip
 _MEMORY = ("Allocation", "Deallocation", "Memory Consumption")
 _MEASURED = (
-    *("CPU Time", "Hardware Event Count:", "Clockticks", "Task Time", "Computing Task:Total Time"), *_MEMORY,
+    "CPU Time", "Hardware Event Count:", "Clockticks", "Task Time", "Computing Task:Total Time", *_MEMORY,
 )  # fmt: skip
 _NOT_NUMBERS = re.compile(
     r"^(Start Address|Source File|Function \(Full\)|Module Path|Source Line|TID|PID|.* ID$)"
@@ -77,21 +77,21 @@ def stream(path: Path, findings: list[Finding], origin: Origin = UNKNOWN) -> Ite
             continue
         key = next((key for key in _KEYS if key in values), "")
         name = values.get(key, "").strip()
-        if of_memory := [column for column in values if column.startswith(_MEMORY)]:
-            for column in of_memory:
-                label, _, of_what = column.partition(":")
-                unit, label = ("", label) if label.endswith("ocations") else ("B", f"{label} (B)")
-                value = printed.number_and_unit(values[column], unit, comma)[0]
-                if value == value and of_what != "Total":
-                    memory[label, name] = memory.get((label, name), 0) + value
-            continue
+        of_memory = [column for column in values if column.startswith(_MEMORY)]
+        for column in of_memory:
+            label, _, of_what = column.partition(":")
+            unit, label = ("", label) if label in ("Allocations", "Deallocations") else ("B", f"{label} (B)")
+            value = printed.number_and_unit(values[column], unit, comma)[0]
+            if value == value and of_what != "Total":
+                memory[label, name] = memory.get((label, name), 0) + value
         time_column = next((time for time in _TIMES if time in values), "")
-        total, unit = printed.number_and_unit(values.get(time_column, ""), decimal_comma=comma)
-        calls = printed.number_and_unit(values.get(_COUNT, ""), decimal_comma=comma)[0]
-        total_ns = total if unit == "ns" else total * _SECONDS_NS
-        activities.append(printed.Activity(name, calls, total_ns, on_device=key in _ON_DEVICE))
+        if time_column or not of_memory:
+            total, unit = printed.number_and_unit(values.get(time_column, ""), decimal_comma=comma)
+            calls = printed.number_and_unit(values.get(_COUNT, ""), decimal_comma=comma)[0]
+            total_ns = total if unit == "ns" else total * _SECONDS_NS
+            activities.append(printed.Activity(name, calls, total_ns, on_device=key in _ON_DEVICE))
         for column, text in values.items():
-            if column not in _KEYS and column != time_column and not _NOT_NUMBERS.match(column):
+            if column not in (*_KEYS, *of_memory, time_column) and not _NOT_NUMBERS.match(column):
                 add_metric(column, name, text)
     metrics += [printed.Metric(*key, 1, value, value, value) for key, value in memory.items()]
     yield "intervals", printed.summary_intervals(activities, rank)

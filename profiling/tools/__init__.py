@@ -279,9 +279,9 @@ def open_capture(
 
 
 def recognise(path: Path) -> str | None:
-    """The tool that wrote a file (or a folder of TAU's profiles), by its content; None: none is known."""
+    """The tool that wrote a file or a folder (:meth:`Profiler.bundle`), by its content; None: none known."""
     if path.is_dir():
-        return next((name for file in path.rglob("*") if (name := bundle_of(file)[1]) is not None), None)
+        return next((name for whole, name in map(bundle_of, path.rglob("*")) if whole == path and name), None)
     head = read_head(path)
     return next((name for name in TOOLS if tool(name).recognise(path, head)), None)
 

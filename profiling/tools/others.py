@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pyarrow as pa
 from profiling.findings import Finding
 from profiling.readers.files import TAU_METRIC_FOLDER, TAU_THREAD_FILE, UNKNOWN, Origin
 from profiling.tables import Converted, as_table
-from profiling.tools import Options, Profiler, Step, run_step
+from profiling.tools import Options, Profiler, Step, Unrecognised, run_step
 
 # What TAU must have been built with. tau_exec adds MPI of itself where there is a TAU with it, and takes a
 # serial one else; TAU built with OpenMP has no "pthread" among its tags.
@@ -71,7 +72,7 @@ class Tau(Profiler):
 _ANALYSES = {"auto": "hotspots", "hw-hotspots": "hotspots", "uarch": "uarch-exploration"}
 _REPORTS = {"memory-access": "hw-events", "uarch": "hw-events", "memory-consumption": "top-down"}
 _RESULTS, _REPORT = {"memory-consumption": "vtune-mc"}, "vtune.csv"  # mc: as VTune names such results
-_LATER = re.compile(r"-finalization-mode[= ](deferred|none)\b")
+_FINALIZATION = re.compile(r"-finalization-mode[= ]+(\w+)")
 
 
 class Vtune(Profiler):
@@ -96,19 +97,22 @@ class Vtune(Profiler):
         words += ["-knob", "sampling-mode=hw"] if options.mode == "hw-hotspots" else []
         words += options.metrics.split()
         # The ranks of a node would else all look up symbols at once, while others still compute.
-        words += [] if self.is_read_later(options) else ["-finalization-mode=none"]
+        words += [] if _FINALIZATION.search(options.metrics) else ["-finalization-mode=none"]
         return [*words, "--", *command]
 
     def is_read_later(self, options: Options) -> bool:
-        return _LATER.search(options.metrics) is not None
+        given = _FINALIZATION.search(options.metrics)
+        return given is not None and given[1] in ("deferred", "none")
 
     def finish(self, directory: Path, options: Options) -> list[Step]:
         result = directory / _RESULTS.get(options.mode, "vtune")
-        return _reporting(result, _REPORTS.get(options.mode, "hotspots"), directory)
+        steps = _reporting(result, _REPORTS.get(options.mode, "hotspots"), directory)
+        return steps[1:] if _FINALIZATION.search(options.metrics) else steps  # as the user had it finalized
 
     def bundle(self, path: Path) -> Path:
-        """The folder of a result that is to be finalized; else the file itself."""
-        return path.parent if path.suffix in (".vtune", ".amplxe") else path
+        """The folder of a result that is to be finalized, if no report lies beside it; else the file."""
+        is_result = path.suffix in (".vtune", ".amplxe") and not (path.parent.parent / _REPORT).exists()
+        return path.parent if is_result else path
 
     def stream(
         self, path: Path, findings: list[Finding], origin: Origin = UNKNOWN
@@ -116,6 +120,8 @@ class Vtune(Profiler):
         if not path.is_dir():
             yield from super().stream(path, findings, origin)
             return
+        if shutil.which("vtune") is None:
+            raise Unrecognised(f"{path} needs vtune on the PATH (see python -m jobs.doctor)")
         kind = "top-down" if path.name.endswith("mc") else "hotspots"
         with tempfile.TemporaryDirectory() as folder:
             for step in _reporting(path, kind, Path(folder)):

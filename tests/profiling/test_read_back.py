@@ -129,6 +129,16 @@ def test_memory_by_vtune_is_summed_over_the_stacks_of_a_function(made, units, tm
     assert dict(found) == expected
 
 
+def test_memory_by_vtune_takes_no_other_metrics_place(tmp_path):
+    path = tmp_path / "both.csv"
+    path.write_text("Function,CPU Time,Allocations,Allocation Size,Wait Count\nmain,1.5,2,40 KB,7\n")
+    tables = read(path).tables
+    assert tables["intervals"]["exclusive_ns"].to_pylist() == [1.5e9]
+    assert dict(zip(*(tables["atomics"][name].to_pylist() for name in ("event", "mean")), strict=True)) == {
+        "Allocations : main": 2, "Allocation Size (B) : main": 40_000, "Wait Count : main": 7,
+    }  # fmt: skip
+
+
 headings = st.text(st.characters(codec="ascii", categories=("L",)), min_size=1, max_size=9)
 metrics = st.recursive(
     st.tuples(headings, st.floats(0, 1e6).map(lambda value: round(value, 2)), st.just([])),

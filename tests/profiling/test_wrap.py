@@ -22,7 +22,7 @@ from jobs.sweep_file import Sweep
 from profiling.convert import convert
 from profiling.errors import UserError
 from profiling.tables import as_table, write
-from profiling.tools import TOOLS, Options, check_can_record, recognise, tool
+from profiling.tools import TOOLS, Options, check_can_record, read, recognise, tool
 from profiling.tools.nvidia import RANGE, VARIABLE
 from profiling.wrap import main, wrapped, wraps
 from tests.profiling.samples import VTUNE, VTUNE_MEMORY, nsys_database, nvprof_database
@@ -58,6 +58,9 @@ TOKENS = {
     ("vtune", Options(metrics="-finalization-mode=deferred")):
         ["vtune", "-collect", "hotspots", "-result-dir", f"{RAW}/vtune", "-quiet",
          "-finalization-mode=deferred", "--"],
+    ("vtune", Options(metrics="-finalization-mode=fast")):
+        ["vtune", "-collect", "hotspots", "-result-dir", f"{RAW}/vtune", "-quiet",
+         "-finalization-mode=fast", "--"],
     ("horovod", Options()): [],
     ("none", Options()): [],
 }  # fmt: skip
@@ -192,6 +195,8 @@ result = sys.argv[sys.argv.index('-result-dir') + 1]
 if '-collect' in sys.argv:
     os.makedirs(result)
     open(os.path.join(result, os.path.basename(result) + '.vtune'), 'w').close()
+    if '-finalization-mode=full' in sys.argv:
+        open(os.path.join(result, 'done'), 'w').close()
     sys.exit(subprocess.call(sys.argv[sys.argv.index('--') + 1:]))
 done = os.path.join(result, 'done')
 if '-finalize' in sys.argv:
@@ -202,21 +207,27 @@ with open(sys.argv[sys.argv.index('-report-output') + 1], 'w') as file:
 """
 
 
-@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize(
+    ("finalization", "later"), [("", False), ("full", False), ("deferred", True), ("none", True)]
+)
 @pytest.mark.parametrize(
     ("mode", "table", "column", "values"),
     [("auto", "intervals", "exclusive_ns", [12.5e9, 2.5e9]),
      ("memory-consumption", "atomics", "mean", [88_100_000, 88_100_000, 21, 2_000_000, 0, 20, 1_200_000])],
 )  # fmt: skip
-def test_vtune_finalizes_in_the_job_or_later(mode, table, column, values, later, tmp_path, fake, monkeypatch):
+def test_vtune_finalizes_in_the_job_or_later(
+    mode, table, column, values, finalization, later, tmp_path, fake, monkeypatch, capsys
+):
     reports = {"hotspots": VTUNE, "top-down": VTUNE_MEMORY}
     fake("vtune", f"REPORTS = {reports!r}{FAKE_VTUNE}")
     for name, value in LAUNCHED.items():
         monkeypatch.setenv(name, value)
-    out, options = tmp_path / "run", ["-knob sampling-interval=50", *["-finalization-mode=deferred"] * later]
+    out, options = tmp_path / "run", ["-knob sampling-interval=50"]
+    options += [f"-finalization-mode={finalization}"] if finalization else []
     options = ["--mode", mode, f"--metrics={' '.join(options)}"]
     assert main(["--tool", "vtune", *options, "--out", str(out), "--", "-c", "pass"]) == 0
     rank = out / "rank_0003"
+    assert (str(rank / "raw") in capsys.readouterr().err) == later
     if later:
         assert not list(rank.glob("*.parquet"))
         assert convert([out], jobs=1).converted == 1
@@ -225,6 +236,28 @@ def test_vtune_finalizes_in_the_job_or_later(mode, table, column, values, later,
     (found,) = rank.rglob(f"{table}.parquet")
     rows = pq.read_table(found).to_pylist()
     assert [row[column] for row in rows] == values and {row["rank"] for row in rows} == {3}
+
+
+def test_a_result_of_vtune_is_read_where_no_report_of_it_is(tmp_path, fake, monkeypatch):
+    reports = {"hotspots": VTUNE}
+    fake("vtune", f"REPORTS = {reports!r}{FAKE_VTUNE}")
+    runs = [tmp_path / "runs" / name for name in ("reported", "later")]
+    for run, options in zip(runs, ("", "-finalization-mode=none"), strict=True):
+        command = ["--tool", "vtune", f"--metrics={options}", "--out", str(run), "--keep-raw"]
+        assert main([*command, "--", "-c", "pass"]) == 0
+    shutil.copy(__file__, runs[1])
+    raw = [run / "rank_0000" / "raw" for run in runs]
+    found = {path: recognise(path) for path in (tmp_path / "runs", *runs, *raw, raw[1] / "vtune")}
+    assert found == {**dict.fromkeys(found), raw[1] / "vtune": "vtune"}
+    with pytest.raises(UserError, match="is a folder"):
+        read(tmp_path / "runs")
+    assert not (raw[1] / "vtune" / "done").exists()
+    for there in (False, True):
+        with nullcontext() if there else monkeypatch.context() as elsewhere:
+            if not there:
+                elsewhere.setenv("PATH", str(tmp_path))
+            done = [convert([run], out=tmp_path / f"out {there}", jobs=1) for run in runs]
+        assert [(one.converted, one.failed) for one in done] == [(1, 0), (int(there), 0)]
 
 
 @pytest.mark.parametrize(
