@@ -23,6 +23,7 @@ from profiling.findings import Finding
 from profiling.schemas import PASSES, SPLIT_STEP
 
 CASE = ["case", "device"]
+_RENAMED = {"peak_bytes": "peak_memory_bytes", "steps": "time_steps"}  # in results of earlier versions
 Spent = Mapping[tuple[str, str], np.ndarray]  # by case and device
 
 
@@ -88,6 +89,7 @@ def load(path: Path, own_peaks: Path | None = None) -> list[Result]:
             tables.read(folder, name).to_pandas().astype({"case": str, "device": str})
             for name in ("durations", "quantities")
         )
+        quantities["quantity"] = quantities["quantity"].astype(str).replace(_RENAMED)
         results.append(Result(folder, manifest, durations, quantities, own_peaks))
     if not results:
         raise UserError(f"{path} holds no study; run one, e.g. python -m train.studies.layers")
@@ -187,7 +189,8 @@ def _capacity(result: Result) -> Answer:
         step_on_devices=(over_two + 1).where(rows["step_ms"].notna()).astype("Int64"),
         free_bytes=free.where(fits),
         reason=notes.reindex(pd.MultiIndex.from_frame(rows[CASE])).to_numpy(),
-        **rows[["convolutions", "linears"]].fillna(0).astype(int),
+        convolutions=rows["convolutions"].fillna(0).astype(int),
+        linears=rows["linears"].fillna(0).astype(int),
     )
     size = rows["convolutions"] + rows["linears"]
     alone = rows.loc[size[~over_two].sort_values(kind="stable").index].reset_index(drop=True)
@@ -209,7 +212,8 @@ def _capacity(result: Result) -> Answer:
         verdict = Finding("study_limit", data=data)
     verdicts = [verdict]
     split_up = sorted(two["layers"].unique(), key=lambda layers: sum(map(int, layers.split("+"))))
-    held = [layers for layers in split_up if layers in set(chosen["layers"])]
+    holding = two[~two["case"].isin(two.loc[~two["fits"], "case"])]
+    held = [layers for layers in split_up if layers in set(holding["layers"])]
     if held and held[-1] != split_up[-1]:
         more = split_up[split_up.index(held[-1]) + 1]
         data = {"devices": "two devices", "fits": held[-1], "fails": more}
@@ -362,6 +366,7 @@ def _products(result: Result) -> Answer:
     peak = rows["device"].map(rows[rows["case"] == _PEAKS].set_index("device")["flops_per_s"])
     rows = rows.assign(
         way=rows["case"].str.rpartition(" ")[2],
+        inputs=rows["inputs"].fillna(rows["hidden"]),  # older results do not have it
         flops_per_s=rows["flops"] / rows["time_ms"] * 1e3,
         peak_pct=1e5 * rows["flops"] / rows["time_ms"] / peak,
         time_at_peak_ms=1e3 * rows["flops"] / peak,

@@ -4,6 +4,7 @@ from argparse import Namespace
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.display.metrics import records
@@ -11,6 +12,7 @@ from analysis.measures import studies
 from analysis.measures.studies import load
 from analysis.report import build as pages
 from analysis.report.render import render
+from profiling import tables
 from profiling.errors import UserError
 from tests.analysis.commands import run
 from train.studies.common import Study
@@ -150,7 +152,7 @@ def test_the_gain_of_merged_products_is_the_ratio_of_times(tmp_path):
     assert above.data["most_pct"] == pytest.approx(4e9 / 1.5e-3 / 1e12 * 100)
 
 
-def capacity(directory, fits=(False, True, True)):
+def capacity(directory, fits=(False, True, True), more=()):
     """3 layers fit in 100 MiB, of which 40 are taken before; 4 do not, and are laid over two devices."""
     directory.mkdir()
     recorder = study("capacity", directory, balance="memory")
@@ -171,6 +173,9 @@ def capacity(directory, fits=(False, True, True)):
     tried("1+1", "cpu", (1, 1), fits[2], 80)
     tried("2+2 split after 1", "cpu, device 0", (1, 0), True, 60, chosen=True, exchange=20)
     tried("2+2 split after 1", "cpu, device 1", (1, 2), True, 90, chosen=True)
+    for case, sides in more:
+        for number, fit in enumerate(sides):
+            tried(case, f"cpu, device {number}", (1, 2), fit, 90 if fit else None, chosen=False)
     recorder.write()
     return load(directory)[0]
 
@@ -188,6 +193,28 @@ def test_the_boundary_has_a_time_on_both_sides(tmp_path):
     assert limit.code == "study_limit" and (limit.data["fits"], limit.data["fails"]) == ("1+2", "2+2")
     first, second = (row for row in records(made.rows) if row["chosen"])
     assert (first["free_bytes"], second["free_bytes"]) == (40 * MIB, 10 * MIB) and first["own_ms"] == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "limit"),
+    [
+        ([("3+3 split after 3", (False, True))], ("2+2", "3+3")),
+        ([("3+3 split after 3", (True, True)), ("3+4 split after 3", (True, False))], ("3+3", "3+4")),
+    ],
+)
+def test_the_largest_network_on_two_devices_is_told(tmp_path, more, limit):
+    one, two = studies.studies(capacity(tmp_path / "one", more=more)).verdict
+    assert (one.data["devices"], two.data["devices"]) == ("one device", "two devices")
+    assert two.code == "study_limit" and (two.data["fits"], two.data["fails"]) == limit
+
+
+def test_a_result_of_an_earlier_version_reads_as_before(tmp_path):
+    earlier = {new: old for old, new in studies._RENAMED.items()}
+    for result in (capacity(tmp_path / "one"), load(gemm(tmp_path / "two"))[0]):
+        old = result.quantities.query("quantity != 'inputs'").replace({"quantity": earlier})
+        tables.write(tables.as_table("quantities", old.to_dict("list")), result.path, "quantities")
+        now, before = (studies.studies(one).rows for one in (result, load(result.path)[0]))
+        pd.testing.assert_frame_equal(now, before[now.columns])
 
 
 def test_a_boundary_that_was_not_found_is_said(tmp_path):

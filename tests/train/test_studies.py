@@ -205,6 +205,22 @@ def test_a_layer_that_cannot_be_is_one_line(text, reason):
     assert reason in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_only_errors_of_the_layer_are_the_users(monkeypatch):
+    class Apart(torch.nn.ReLU):
+        def forward(self, data):
+            return super().forward(data).detach()
+
+    with pytest.raises(UserError, match="has no output with gradients"):
+        layers.count(layers.LayerSpec("Apart()@2", Apart, (2,)))
+
+    def wrong(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(layers, "operator_cost", wrong)
+    with pytest.raises(ZeroDivisionError):
+        layers.count(layers.parse("ReLU()@2"))
+
+
 def test_the_usual_layers_are_sized():
     flags = common.study_parser("layers", "")
     flags.add_argument("--layer", action="append")
@@ -259,12 +275,16 @@ FAILS = capacity.Attempt(fits=False, reason="DefaultCPUAllocator: can't allocate
 
 @pytest.mark.parametrize("weights", [[1] * 16, [9] * 3 + [1] * 13, [1] * 13 + [9] * 3, [1, 1]])
 def test_the_balance_is_found(weights):
-    def attempt(place):
-        return None, sum(weights[:place]) - sum(weights[place:])
+    tried = []
 
-    best, tried = capacity.balance(attempt, len(weights) - 1)
-    least = min(abs(attempt(place)[1]) for place in range(1, len(weights)))
-    assert abs(attempt(best)[1]) == least and len(tried) <= 5
+    def excess(place):
+        tried.append(place)
+        return sum(weights[:place]) - sum(weights[place:])
+
+    best = capacity.balance(excess, len(weights) - 1)
+    assert len(tried) <= 5
+    least = min(abs(excess(place)) for place in range(1, len(weights)))
+    assert abs(excess(best)) == least
 
 
 @pytest.mark.parametrize("largest", [1, 15, 20, 1543, 1551, 1560])
@@ -283,6 +303,35 @@ def test_two_small_networks_tell_how_many_layers_fill_a_device(tmp_path, monkeyp
     monkeypatch.setattr(study, "attempt", attempt)
     assert sum(study.grow()) == largest + 1
     assert asked[0] == 16 and len(asked) == len(set(asked)) <= 10
+
+
+@pytest.mark.parametrize(
+    ("a_side", "error_at", "largest"),
+    [(20, None, "20+20"), (17, None, "17+17"), (11, None, "11+11"), (20, 41, None)],
+)
+def test_the_largest_network_that_two_devices_hold(tmp_path, monkeypatch, a_side, error_at, largest):
+    usual = {"device": "cpu", "threads": None, "seed": 0, "out": tmp_path, "balance": "memory"}
+    recorder = common.Study("capacity", argparse.Namespace(convolutions=8, linears=8, **usual))
+    study, asked = capacity.Capacity(recorder, ["gpu", "gpu"]), []
+
+    def attempt(network, place=None):
+        if sum(network) == error_at and asked[-1][0] == network:
+            raise UserError("a try ended with exit code 1")
+        asked.append((network, place))
+        sizes = [sum(part) for part in capacity.stages_of(network, place)]
+        return [FITS.model_copy(update={"peak": 5 + k}) if k <= a_side else FAILS for k in sizes]
+
+    monkeypatch.setattr(study, "attempt", attempt)
+    assert study.split((10, 11))
+    study.grow_on_two(21)
+    study.record()
+    assert len(asked) == len(set(asked)) <= 18
+    rows = recorder._rows["quantities"]
+    chosen = {case.split()[0] for case, _, name, value, _ in rows if name == "chosen" and value}
+    assert chosen == {"10+11", largest} - {None}
+    networks = {case.split()[0] for case, *_ in rows}
+    assert "10+11" in networks and ("20+21" in networks) == (largest == "20+20")
+    assert [finding.code for finding in recorder.findings] == ["not_recorded"] * bool(error_at)
 
 
 def test_stages_are_the_networks_layers():

@@ -5,8 +5,8 @@
 
 A network of 3 x 3 convolutions and linear layers with input (16, 64, 112, 112) grows, in the proportion of
 --convolutions to --linears, until it no longer fits; each attempt is a separate process. The first network
-that does not fit is then split over two devices, where memory or time is balanced best, and so are larger
-ones, until two devices hold no more. With --network only the given networks are tried, and those that do not
+that does not fit is then split over two devices, where memory or time is balanced best, and so is the largest
+that two devices hold. With --network only the given networks are tried, and those that do not
 fit are split. On a CPU, a device is a process whose memory the kernel limits (--memory-limit, which includes
 the interpreter).
 """
@@ -24,7 +24,6 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
 
 import torch
 from pydantic import BaseModel, ByteSize, TypeAdapter, ValidationError
@@ -53,7 +52,6 @@ TRY = "--try"  # the first word of a try's own process, before its task
 ENVIRONMENT = {"GOMP_SPINCOUNT": "10000", "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
 Network = tuple[int, int]  # convolutions, linear layers
 Task = argparse.Namespace  # a try's flags, its network, and which stage of how many it is
-_Tried = TypeVar("_Tried")
 
 
 def main() -> int:
@@ -95,6 +93,7 @@ def main() -> int:
         first = capacity.grow()
         if count > 1 and capacity.split(first):
             capacity.grow_on_two(sum(first))
+    capacity.record()
     study.finish()
 
 
@@ -131,14 +130,18 @@ class Capacity:
 
     def __init__(self, study: common.Study, names: list[str]) -> None:
         self.study, self.flags, self.names = study, study.flags, names
-        self.tried: dict[Network, Attempt] = {}
+        self.tried: dict[tuple[Network, int | None], list[Attempt]] = {}
+        self.best: dict[Network, int | None] = {}  # of networks split; None: none holds it, or not sought
+
+    def sides(self, network: Network, place: int | None = None) -> list[Attempt]:
+        """What :meth:`attempt` gives, tried once."""
+        if (network, place) not in self.tried:
+            self.tried[network, place] = self.attempt(network, place)
+        return self.tried[network, place]
 
     def fits(self, network: Network) -> bool:
         """Whether it fits in one device."""
-        if network not in self.tried:
-            (self.tried[network],) = sides = self.attempt(network)
-            self.record(network, None, sides)
-        return self.tried[network].fits
+        return self.sides(network)[0].fits
 
     def network(self, layers: int) -> Network:
         """The network of so many layers in the flags' proportion."""
@@ -150,7 +153,7 @@ class Capacity:
         start = min(self.flags.convolutions + self.flags.linears, MOST_LAYERS // 2)
         if self.fits(of(start)) and self.fits(of(2 * start)):
             # Memory grows with the layers: extrapolate from two networks.
-            few, more = self.tried[of(start)], self.tried[of(2 * start)]
+            (few,), (more,) = self.sides(of(start)), self.sides(of(2 * start))
             taken = more.peak + more.held
             a_layer = (taken - few.peak - few.held) / start
             start = 2 * start + int((more.limit - taken) / a_layer) if a_layer > 0 else 4 * start
@@ -164,30 +167,34 @@ class Capacity:
         return of(above)
 
     def grow_on_two(self, layers: int) -> None:
-        """Split networks of more than so many layers, until two devices hold no more."""
+        """Find the largest network that two devices hold, of more than so many layers, and balance it."""
 
         def fits(more: int) -> bool:
-            return more <= layers or self.split(self.network(more))
+            return more <= layers or self.split(self.network(more), balanced=False)
 
-        boundary(fits, 2 * (layers - 1))
+        try:
+            largest, _ = boundary(fits, 2 * (layers - 1))
+            if largest > layers:
+                self.split(self.network(largest))
+        except UserError as error:  # what was measured before stays
+            self.study.find("not_recorded", what=f"larger networks on two devices: {error}")
 
-    def split(self, network: Network) -> bool:
-        """Split a network where memory or time is balanced best; whether two devices hold it."""
+    def split(self, network: Network, balanced: bool = True) -> bool:
+        """Whether two devices hold a network, split where memory or time is balanced best, or anywhere."""
 
-        def two(place: int) -> tuple[list[Attempt], float]:
-            sides = self.attempt(network, place)
+        def excess(place: int) -> float:
+            sides = self.sides(network, place)
             fit = [side.fits for side in sides]
             if not all(fit):
-                return sides, math.nan if not any(fit) else math.inf if fit[1] else -math.inf
+                return math.nan if not any(fit) else math.inf if fit[1] else -math.inf
             sizes = [float(side.peak - side.base) for side in sides]
             if self.flags.balance == "time":  # of computation, without waiting for the other
                 passes = ([side.durations_ns[stage] for stage in PASSES] for side in sides)
                 sizes = [median(map(sum, zip(*both, strict=True))) for both in passes]
-            return sides, sizes[0] - sizes[1]
+            return sizes[0] - sizes[1]
 
-        best, tried = balance(two, sum(network) - 1)
-        for place, sides in tried.items():
-            self.record(network, place, sides, place == best)
+        best = balance(excess, sum(network) - 1, first=not balanced)
+        self.best[network] = best if balanced else None
         return best is not None
 
     def attempt(self, network: Network, place: int | None = None) -> list[Attempt]:
@@ -223,12 +230,18 @@ class Capacity:
             )
         return judged(answers, ended, printed)
 
-    def record(self, network: Network, place: int | None, sides: list[Attempt], chosen: bool = False) -> None:
+    def record(self) -> None:
+        """Give the study all tries, but of a split whose search an error ended."""
+        for (network, place), sides in self.tried.items():
+            if place is None or network in self.best:
+                self._record(network, place, sides)
+
+    def _record(self, network: Network, place: int | None, sides: list[Attempt]) -> None:
         for rank, (side, part) in enumerate(zip(sides, stages_of(network, place), strict=True)):
             case, device = "{}+{}".format(*network), self.names[rank]
             if place is not None:
                 case, device = f"{case} split after {place}", f"{device}, device {rank}"
-                self.study.quantity(case, device, "chosen", chosen)
+                self.study.quantity(case, device, "chosen", place == self.best[network])
             self.study.quantity(case, device, "fits", side.fits, side.reason)
             self.study.case(
                 case, device, side.durations_ns, convolutions=part[0], linears=part[1],
@@ -274,24 +287,23 @@ def boundary(fits: Callable[[int], bool], start: int) -> tuple[int, int]:
     return below, above
 
 
-def balance(two: Callable[[int], tuple[_Tried, float]], last: int) -> tuple[int | None, dict[int, _Tried]]:
-    """The place from 1 to ``last`` where two sides differ least, by bisection, and what was tried.
+def balance(excess: Callable[[int], float], last: int, first: bool = False) -> int | None:
+    """The place from 1 to ``last`` where two sides differ least, by bisection; ``first``: where both fit.
 
-    ``two`` gives a result, and the excess of the first side over the second (which grows with the place):
-    inf where the first does not fit, -inf where the second does not, NaN where neither.
+    ``excess`` of the first side over the second (which grows with the place): inf where the first does not
+    fit, -inf where the second does not, NaN where neither.
     """
     low, high = 1, last
-    tried: dict[int, _Tried] = {}
     finite: dict[int, float] = {}
     while low <= high:
         place = (low + high) // 2
-        tried[place], excess = two(place)
-        if math.isfinite(excess):
-            finite[place] = abs(excess)
-        if math.isnan(excess):
+        more = excess(place)
+        if math.isfinite(more):
+            finite[place] = abs(more)
+        if math.isnan(more) or (first and finite):
             break
-        low, high = (low, place - 1) if excess > 0 else (place + 1, high)
-    return min(finite, key=lambda place: finite[place], default=None), tried
+        low, high = (low, place - 1) if more > 0 else (place + 1, high)
+    return min(finite, key=lambda place: finite[place], default=None)
 
 
 def judged(answers: list[Attempt | None], ended: Ended, printed: str) -> list[Attempt]:

@@ -113,7 +113,8 @@ def parse(text: str) -> LayerSpec:
             'as in "Conv2d(3, 64, 7, stride=2)@256,3,224,224"'
         ) from None
     classes = {name: kind for name, kind in vars(torch.nn).items() if isinstance(kind, type)}
-    layers = {name: kind for name, kind in classes.items() if torch.nn.Module in kind.__mro__[1:]}
+    layers = {name: kind for name, kind in classes.items() if issubclass(kind, torch.nn.Module)}
+    del layers["Module"]
     if (name := call.func.id) not in layers:
         near = did_you_mean(name, layers, "the documentation of torch.nn")
         raise UserError(f"--layer: torch.nn has no layer {name!r}{near}")
@@ -162,14 +163,15 @@ def count(spec: LayerSpec) -> tuple[Counter, Counter]:
             module = spec.make()
             what = f"{spec.case} does not take its input"
             passes = common.Passes(module, torch.empty(spec.shape, requires_grad=True))
-        with Counter() as forward:
-            output = passes.forward()
-        what = f"{spec.case} has no output with gradients to go backward from"
-        with Counter() as backward:
-            passes.backward(output)
     except Exception as error:  # noqa: BLE001 - the arguments are the user's, the errors any layer's own
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(f"--layer: {what}: {reason}") from None
+    with Counter() as forward:
+        output = passes.forward()
+    if not output.requires_grad:
+        raise UserError(f"--layer: {spec.case} has no output with gradients to go backward from")
+    with Counter() as backward:
+        passes.backward(output)
     return forward, backward
 
 
