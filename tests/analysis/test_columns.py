@@ -8,7 +8,7 @@ import pytest
 
 from analysis import columns
 from analysis.display import output
-from analysis.display.metrics import FIELDS, Metric, names_of, records
+from analysis.display.metrics import FIELDS, names_of, records
 from jobs.run import Run
 from profiling import convert, tables
 from tests.analysis.commands import Ran, run
@@ -21,15 +21,12 @@ from tests.profiling.samples import VTUNE
 from tests.profiling.traced_jobs import Planted, write_job
 
 
-def every_metric() -> list[Metric]:
-    groups = [command.measure.columns for command in columns.commands().values()]
-    return [metric for of in groups for metrics in of.values() for metric in metrics]
-
-
 def test_methods_name_columns_that_there_are(root: Path) -> None:
     text = (root / "docs" / "methods.md").read_text()
     quoted = set(re.findall(r"`([a-z0-9_]+_(?:pct|ms|per_s|per_step))`", text))
-    assert len(quoted) >= 5 and sorted(quoted - set(names_of(every_metric()))) == []
+    groups = [command.measure.columns for command in columns.commands().values()]
+    metrics = [metric for of in groups for metrics in of.values() for metric in metrics]
+    assert len(quoted) >= 5 and sorted(quoted - set(names_of(metrics))) == []
 
 
 STUDIES = {

@@ -169,11 +169,6 @@ def parts_of(tmp_path, trace: Trace) -> dict[str, dict]:
     return {row["part"]: row for row in critical_path_rows(study_of(tmp_path, trace))}
 
 
-def waiting_call(name: str, at: float, lasts: float, number: int) -> dict:
-    call = {"ph": "X", "cat": "cuda_runtime", "name": name, "pid": 9, "tid": 1}
-    return {**call, "ts": at, "dur": lasts, "args": {"correlation": number}}
-
-
 def test_the_late_rank_of_a_job_is_on_the_path_and_pieces_sum_to_the_parts(tmp_path):
     planted = Planted(ranks=4, batches=6, late=((2, 70.0),))
     study = load(job(tmp_path, planted))
@@ -196,7 +191,8 @@ def test_a_wait_for_the_device_is_followed_to_its_kernel(tmp_path):
         at = 1000.0 * step
         trace.range(f"ProfilerStep#{step}", at, at + 1000)
         trace.kernel("gemm_kernel", at + 10, at + 20, at + 900)
-        trace.events.append(waiting_call("cudaStreamSynchronize", at + 12, 890, 900 + step))
+        wait = {"ph": "X", "cat": "cuda_runtime", "name": "cudaStreamSynchronize", "pid": 9, "tid": 1}
+        trace.events.append({**wait, "ts": at + 12, "dur": 890, "args": {"correlation": 900 + step}})
     of = parts_of(tmp_path, trace)
     assert of["gemm"]["path_ms"] == pytest.approx(0.880)
     assert of["synchronization"]["path_ms"] == pytest.approx(0.002)

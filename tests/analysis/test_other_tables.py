@@ -34,18 +34,14 @@ def figures(path: Path) -> list[dict[str, str]]:
     return ran.csv
 
 
-def assert_planted(row: dict[str, str]) -> None:
-    assert (row["fprop_steps"], row["bprop_steps"]) == ("5", "2")
-    assert float(row["tflop_per_step"]) == pytest.approx(TFLOP)
-
-
 @pytest.mark.parametrize(
     ("ending", "rank"), [(".gzip", "_0"), (".parquet", "_15"), (".snappy.parquet", ""), ("", "_0"), ("", "")]
 )
 def test_any_ending_with_or_without_a_rank(tmp_path: Path, ending: str, rank: str) -> None:
     for given in (tmp_path, write_pyprof(tmp_path, name=name(ending, rank=rank))):
         (row,) = figures(given)
-        assert_planted(row)
+        assert (row["fprop_steps"], row["bprop_steps"]) == ("5", "2")
+        assert float(row["tflop_per_step"]) == pytest.approx(TFLOP)
         assert (row["nodes"], row["gpus_per_node"], row["world_size"]) == ("1", "2", "2")
 
 

@@ -130,8 +130,8 @@ def gemm(directory, merged_ms=2.0, repetitions=10, peak=None):
     for way, ms, products in (("separate", 3.0, 64), ("merged", merged_ms, 16)):
         recorder.case(f"512 {way}", "cpu", {"forward": np.full(repetitions, round(ms * 1e6))})
         figures = {"hidden": 512, "inputs": 512, "batch": 64, "gates": 4, "time_steps": 16, "flops": 4e9}
-        figures["products"] = products
-        for name, value in {**figures, "same_output": 1, "largest_difference": 0}.items():
+        figures |= {"products": products, "same_output": 1, "largest_difference": 0}
+        for name, value in figures.items():
             recorder.quantity(f"512 {way}", "cpu", name, value)
     if peak:
         recorder.quantity("peaks", "cpu", "flops_per_s", peak)

@@ -15,13 +15,9 @@ from tests.analysis.synthetic import run_of, write_sweep
 from tests.analysis.test_bad_results import sweep, truncate
 
 
-def source_named(name: str) -> Source:
-    return Source(name, "run", {}, Path(name))
-
-
 @pytest.fixture
 def study() -> Study:
-    return Study(Path("results"), [source_named(name) for name in ("one", "two", "three")])
+    return Study(Path("results"), [Source(name, "run", {}, Path(name)) for name in ("one", "two", "three")])
 
 
 def test_a_run_that_cannot_be_used_is_left_out_while_its_set_is_read(study: Study) -> None:
@@ -37,9 +33,8 @@ def test_a_run_that_cannot_be_used_is_left_out_while_its_set_is_read(study: Stud
         assert [(one.id, answer) for one, answer in study.each(study.loaded, length)] == [("three", 5)]
     assert asked.count("two") == 1
     assert [one.id for one in study.sources] == ["one", "three"] and len(study.loaded) == 3
-    assert [(one.point, one.reason, one.kind) for one in study.failed] == [
-        ("two", "its table is damaged", "unusable")
-    ]
+    (failed,) = study.failed
+    assert (failed.point, failed.reason, failed.kind) == ("two", "its table is damaged", "unusable")
 
 
 def test_a_run_that_one_measure_cannot_use_counts_in_no_later_one(tmp_path: Path) -> None:

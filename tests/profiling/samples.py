@@ -179,14 +179,6 @@ def text(content: str):
     return write
 
 
-def tau_text(path: Path) -> Path:
-    return write_text(path.parent, threads(1)) / "profile.0.0.0"
-
-
-def tau_snapshot(path: Path) -> Path:
-    return write_snapshots(path.parent, threads(1), snapshots=2) / "snapshot.0.0.0"
-
-
 def kineto(path: Path) -> Path:
     trace, at = Trace(), 0.0
     for batch in range(2):
@@ -224,9 +216,12 @@ SAMPLES = {
     "nvprof metrics": ("nvprof", text(NVPROF_METRICS), "metrics.csv"),
     "nsys export": ("nsys", nsys_database, "rep.sqlite"),
     "nsys stats": ("nsys", text(NSYS_STATS), "stats.csv"),
-    "TAU text": ("tau", tau_text, "profile.0.0.0"),
+    "TAU text": ("tau", lambda path: write_text(path.parent, threads(1)) / path.name, "profile.0.0.0"),
     "TAU merged": ("tau", lambda path: write_merged(path, threads(3)), "tauprofile.xml"),
-    "TAU snapshot": ("tau", tau_snapshot, "snapshot.0.0.0"),
+    "TAU snapshot": (
+        "tau", lambda path: write_snapshots(path.parent, threads(1), snapshots=2) / path.name,
+        "snapshot.0.0.0",
+    ),
     "ncu raw": ("ncu", text(NCU_RAW), "raw.csv"),
     "ncu details": ("ncu", text(NCU_DETAILS), "details.csv"),
     "vtune": ("vtune", text(VTUNE), "hotspots.csv"),
@@ -235,4 +230,4 @@ SAMPLES = {
     "onednn": ("onednn", text(ONEDNN), "log.out"),
     "horovod": ("horovod", text(HOROVOD), "timeline.json"),
     "inspector": ("inspector", inspector, "host-pid7.log"),
-}
+}  # fmt: skip

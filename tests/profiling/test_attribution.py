@@ -183,11 +183,8 @@ def test_gloo_collectives_are_communication_wherever_they_end(tmp_path):
     trace.range("End of Batch", 110, 111)
     rows, _ = rows_of(trace, tmp_path)
     collective = one(rows, name="gloo:all_reduce")
-    assert (collective["class"], collective["direction"], collective["bytes"]) == (
-        "communication",
-        "bprop",
-        4000,
-    )
+    assert (collective["class"], collective["direction"]) == ("communication", "bprop")
+    assert collective["bytes"] == 4000
     assert collective["duration_ns"] == 79_000
     assert one(rows, name="aten::mm")["flops"] == 16
     assert {row["rank"] for row in rows} == {1}

@@ -63,11 +63,8 @@ def test_files_and_folders_become_tables_and_what_else_lies_there_is_counted(tmp
     # Notes, pictures, tables, empty files; PyProf's tables stay as they are.
     for number in range(60):
         (raw / f"{number}.jpg").write_bytes(b"\xff\xd8\xff" + bytes([number]))
-    for name, text in (
-        ("README", "My traces of Friday.\n"),
-        ("prices.csv", "name,price\na,1\n"),
-        ("a.py", ""),
-    ):
+    others = {"README": "My traces of Friday.\n", "prices.csv": "name,price\na,1\n", "a.py": ""}
+    for name, text in others.items():
         (raw / name).write_text(text)
     pyprof(raw / "deep" / "table.parquet")
     assert main([str(raw), str(tmp_path / "table.csv"), "--out", str(out)]) == 0
@@ -99,20 +96,12 @@ def test_a_damaged_trace_and_a_named_file_of_another_format_fail_and_the_rest_is
     assert main([str(folder / "good.json"), str(tmp_path / "notes.txt"), *out]) == 1
     printed = capsys.readouterr()
     assert printed.out.strip() == str(tmp_path / "out" / "good")
-    lines = [line for line in printed.err.splitlines() if "notes.txt" in line]
-    assert len(lines) == 1
-    assert "--tool" in lines[0]
+    (line,) = [line for line in printed.err.splitlines() if "notes.txt" in line]
+    assert "--tool" in line
     assert printed.err.splitlines()[-1] == "scaleprof: 1 converted, 1 not"
 
 
 EACH = Counts(len(SAMPLES) - 1, as_they_are=1)  # PyProf's table
-
-
-def all_samples(folder):
-    for name, (_, write, file) in SAMPLES.items():
-        (folder / name).mkdir(parents=True)
-        write(folder / name / file)
-    return folder
 
 
 def tables_below(folder):
@@ -124,7 +113,10 @@ def tables_below(folder):
 def alone(tmp_path_factory):
     """What one process makes of all formats."""
     folder = tmp_path_factory.mktemp("alone")
-    assert convert([all_samples(folder / "raw")], out=folder / "out", jobs=1) == EACH
+    for name, (_, write, file) in SAMPLES.items():
+        (folder / "raw" / name).mkdir(parents=True)
+        write(folder / "raw" / name / file)
+    assert convert([folder / "raw"], out=folder / "out", jobs=1) == EACH
     return folder
 
 
@@ -193,11 +185,8 @@ def test_a_table_in_pieces_is_whole_or_not_there(tmp_path):
     assert not any(path.is_file() for path in (tmp_path / "broken").rglob("*"))
 
 
-SKIP = ("--skip-existing",)
-
-
-def converted(out, *paths, options=()):
-    return main([*map(str, paths), "--out", str(out), "--jobs", "1", *options])
+def converted(out, *words):
+    return main([*map(str, words), "--out", str(out), "--jobs", "1"])
 
 
 def sizes_in(out):
@@ -246,7 +235,7 @@ def test_a_second_conversion_gives_the_same_and_skips_what_is_older_than_its_tab
     converting.clear()
     assert converted(out, raw) == 0 and len(converting) == 6 and tables_below(out) == whole
     converting.clear()
-    assert converted(out, raw, options=SKIP) == 0 and converting == ["notes.txt"]
+    assert converted(out, raw, "--skip-existing") == 0 and converting == ["notes.txt"]
     assert "0 converted, 0 not, 5 skipped, 1 " in capsys.readouterr().err
     assert tables_below(out) == whole
     changed = other / "rank1.json"
@@ -256,7 +245,7 @@ def test_a_second_conversion_gives_the_same_and_skips_what_is_older_than_its_tab
     assert (text != changed.read_text()) and changed.stat().st_size == before.st_size
     converting.clear()
     # All of its job, which is a part of the folder of the other one.
-    assert converted(out, other, options=SKIP) == 0 and converting == ["rank0.json", "rank1.json"]
+    assert converted(out, other, "--skip-existing") == 0 and converting == ["rank0.json", "rank1.json"]
     assert tables_below(out) != whole and sizes_in(out) == {"raw": 3, "deep": 2}
 
 
@@ -295,10 +284,7 @@ RANKS = 4
 
 @pytest.fixture
 def raw(tmp_path: Path) -> Path:
-    (tmp_path / "raw").mkdir()
-    for rank in range(RANKS):
-        trace_of(Planted(ranks=RANKS), rank).write(tmp_path / "raw" / f"rank_{rank}.json")
-    return tmp_path / "raw"
+    return write_job(tmp_path / "raw", Planted(ranks=RANKS), name="rank_{}.json")
 
 
 # As the command, but one file does this to the process that converts it.
@@ -329,9 +315,8 @@ def test_a_file_that_kills_its_process_costs_only_itself(raw, tmp_path):
     done = command(tmp_path, raw, "os.kill(os.getpid(), signal.SIGKILL)", "--jobs", "2")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert f"{raw / 'rank_2.json'}: " in done.stderr
-    assert sorted(path.name for path in (tmp_path / "out" / "raw").glob("rank_*")) == [
-        "rank_0000", "rank_0001", "rank_0003",
-    ]  # fmt: skip
+    ranks = sorted(path.name for path in (tmp_path / "out" / "raw").glob("rank_*"))
+    assert ranks == ["rank_0000", "rank_0001", "rank_0003"]
     assert not list((tmp_path / "out").glob(".*"))
 
 

@@ -17,9 +17,8 @@ def into_torch(path):
     trace |= {"env": {"TOKEN": SECRET}, "cmdline": f"python train.py --token {SECRET}", "hostname": SECRET}
     label = {"ph": "M", "pid": 9, "tid": 0, "ts": 0, "args": {"name": f"python --token {SECRET}"}}
     trace["traceEvents"] += [{**label, "name": name} for name in ("process_name", "process_labels")]
-    trace["traceEvents"].append(
-        {"ph": "X", "cat": "Trace", "name": "Record", "ts": 1, "dur": 1, "args": {"Env": SECRET}}
-    )
+    record = {"ph": "X", "cat": "Trace", "name": "Record", "ts": 1, "dur": 1, "args": {"Env": SECRET}}
+    trace["traceEvents"].append(record)
     for event in trace["traceEvents"]:
         event.setdefault("args", {})["Environment"] = SECRET
     path.write_text(json.dumps(trace))

@@ -151,11 +151,8 @@ def test_a_recording_without_steps_begins_with_its_first_kernel(tmp_path):
     planted = Planted(ranks=1, batches=2)
     trace = trace_of(planted, 0, marker="")
     trace.events = [event for event in trace.events if not event["name"].startswith("Optimizer")]
-    start_up = 30_000.0
-    trace.kernel(
-        "Memcpy HtoD (Pageable -> Device)", START_US - start_up, START_US - 900, START_US - 890,
-        category="gpu_memcpy",
-    )  # fmt: skip
+    copy = "Memcpy HtoD (Pageable -> Device)"
+    trace.kernel(copy, START_US - 30_000.0, START_US - 900, START_US - 890, category="gpu_memcpy")
     one = convert_one(tmp_path, trace)
     assert read_job(one).batches_from == "the whole recording"
     (row,) = batches_of(one)

@@ -97,11 +97,6 @@ def train(model: torch.nn.Module, optimizer: Optimizer, steps: int) -> None:
         optimizer.step()
 
 
-def follow_each_other(steps) -> bool:
-    """Whether nothing is left out between steps."""
-    return steps.start_ns[1:].tolist() == steps.end_ns[:-1].tolist()
-
-
 ENDLESS = 2000  # steps of a program that should be ended before
 
 
@@ -171,7 +166,7 @@ def test_without_a_data_loader_the_first_step_is_whole(watch):
     assert torch.nn.Module._compiled_call_impl is None  # layers' calls cost nothing any more
     steps = watched_process.stop()
     assert steps.passes.tolist() == [1] * 4 and (steps.stages_ns[FORWARD] > 0).all()
-    assert follow_each_other(steps)
+    assert steps.start_ns[1:].tolist() == steps.end_ns[:-1].tolist()  # nothing is left out between them
 
 
 def test_a_pass_that_fails_and_is_caught_is_over(watch):
@@ -429,9 +424,6 @@ def test_what_is_counted_while_a_program_runs_is_what_is_found_afterwards(text, 
 # --- recording ----------------------------------------------------------------------------------------
 
 
-def _no_start(kind: int) -> None: ...
-
-
 class Counting:
     """A clock that goes on by one at each tick."""
 
@@ -467,7 +459,7 @@ class Heard:
 
 def test_passes_within_the_optimizers_step_interrupt_it():
     heard, ended = Heard(), []
-    recorder = Recorder(Counting(), Markers([heard]), _no_start, lambda *one: ended.append(one))
+    recorder = Recorder(Counting(), Markers([heard]), lambda _: None, lambda *one: ended.append(one))
     recorder.enter(UPDATE, 3)  # 0
     recorder.enter(FORWARD)  # 1
     recorder.leave()  # 2

@@ -33,6 +33,7 @@ RAW = Path("/results/a run/rank_0003/raw")
 NSYS = ["nsys", "profile", "--trace=cuda,nvtx,osrt,mpi", "--sample=none", "--cpuctxsw=none",
         "--cuda-graph-trace=node", "--force-overwrite=true", "--output", f"{RAW}/nsys"]  # fmt: skip
 TAU = ["tau_exec", "-T", "python"]
+HOTSPOTS = ["vtune", "-collect", "hotspots", "-result-dir", f"{RAW}/vtune", "-quiet"]
 TOKENS = {
     ("nvprof", Options()): ["nvprof", "-f", "-o", f"{RAW}/nvprof.sql"],
     ("nvprof", Options(first_batch=5)):
@@ -47,20 +48,16 @@ TOKENS = {
     ("tau", Options(gpu=True)): ["tau_exec", "-T", "python,cupti", "-cupti"],
     ("tau", Options("ebs")): [*TAU, "-ebs"],
     ("tau", Options("io")): [*TAU, "-io"],
-    ("vtune", Options()): ["vtune", "-collect", "hotspots", "-result-dir", f"{RAW}/vtune", "-quiet",
-                           "-finalization-mode=none", "--"],
+    ("vtune", Options()): [*HOTSPOTS, "-finalization-mode=none", "--"],
     ("vtune", Options("hw-hotspots")):
-        ["vtune", "-collect", "hotspots", "-result-dir", f"{RAW}/vtune", "-quiet", "-knob",
-         "sampling-mode=hw", "-finalization-mode=none", "--"],
+        [*HOTSPOTS, "-knob", "sampling-mode=hw", "-finalization-mode=none", "--"],
     ("vtune", Options("memory-consumption", metrics="-knob sampling-interval=50 -strategy a:trace")):
         ["vtune", "-collect", "memory-consumption", "-result-dir", f"{RAW}/vtune-mc", "-quiet", "-knob",
          "sampling-interval=50", "-strategy", "a:trace", "-finalization-mode=none", "--"],
     ("vtune", Options(metrics="-finalization-mode=deferred")):
-        ["vtune", "-collect", "hotspots", "-result-dir", f"{RAW}/vtune", "-quiet",
-         "-finalization-mode=deferred", "--"],
+        [*HOTSPOTS, "-finalization-mode=deferred", "--"],
     ("vtune", Options(metrics="-finalization-mode=fast")):
-        ["vtune", "-collect", "hotspots", "-result-dir", f"{RAW}/vtune", "-quiet",
-         "-finalization-mode=fast", "--"],
+        [*HOTSPOTS, "-finalization-mode=fast", "--"],
     ("horovod", Options()): [],
     ("none", Options()): [],
 }  # fmt: skip
@@ -317,7 +314,6 @@ needs_nsys = pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is no
 needs_tau = pytest.mark.skipif(shutil.which("tau_exec") is None, reason="TAU is not installed")
 
 
-# What a program may be told, and the tool could take for its own.
 def train_under(name, out, *flags, mode="auto", batches=6, first=0, ranks=1, environment=()):
     """Train for real under a tool, as the local launcher starts it; the ranks' directories."""
     fields = {"model": "resnet18", "batch": 2, "batches": batches, "image_size": 32, "gpus_per_node": ranks,

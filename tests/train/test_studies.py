@@ -3,6 +3,7 @@
 import argparse
 import re
 import sys
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -111,10 +112,7 @@ def test_a_model_that_cannot_be_compared_is_one_line(answer_of, tmp_path):
 
 
 def test_a_lack_of_memory_after_timing_leaves_no_half_a_row(answer_of, monkeypatch):
-    def full(*_):
-        raise MemoryError
-
-    monkeypatch.setattr(common, "saved_bytes", full)
+    monkeypatch.setattr(common, "saved_bytes", Mock(side_effect=MemoryError))
     flags = ("--model", "squeezenet1_1", "--batch", "1", "--image-size", "32", "--warmup", "0")
     answer = answer_of(order.main, *flags, *TINY)
     assert answer.code == 0 and answer.csv == [] and "not enough memory" in answer.err
@@ -213,10 +211,7 @@ def test_only_errors_of_the_layer_are_the_users(monkeypatch):
     with pytest.raises(UserError, match="has no output with gradients"):
         layers.count(layers.LayerSpec("Apart()@2", Apart, (2,)))
 
-    def wrong(*_):
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(layers, "operator_cost", wrong)
+    monkeypatch.setattr(layers, "operator_cost", Mock(side_effect=ZeroDivisionError))
     with pytest.raises(ZeroDivisionError):
         layers.count(layers.parse("ReLU()@2"))
 
@@ -233,18 +228,15 @@ def test_the_usual_layers_are_sized():
 
 
 def test_layers_from_the_command_line(answer_of, tmp_path):
-    answer = answer_of(
-        layers.main, "--device", "cpu", "--layer", "ReLU()@2,3,32,32", "--layer", "Linear(64, 8)@4,64",
-        "--warmup", "1", "--repetitions", "4",
-    )  # fmt: skip
+    flags = ("--layer", "ReLU()@2,3,32,32", "--layer", "Linear(64, 8)@4,64", "--warmup", "1")
+    answer = answer_of(layers.main, *flags, *TINY)
     assert answer.code == 0 and [row["layer"] for row in answer.csv] == ["ReLU()", "Linear(64, 8)"]
     for row in answer.csv:
         # No two of four values hold their median in 95 % of cases.
         assert float(row["forward_ms"]) > 0 and row["forward_low_ms"] == row["forward_high_ms"] == ""
         assert float(row["backward_ms"]) > 0 and float(row["forward_roof_of_measured_pct"]) > 0
-    assert sorted(path.name for path in (tmp_path / "result").iterdir()) == [
-        "durations.parquet", "manifest.json", "quantities.parquet",
-    ]  # fmt: skip
+    written = sorted(path.name for path in (tmp_path / "result").iterdir())
+    assert written == ["durations.parquet", "manifest.json", "quantities.parquet"]
     assert tables.read(tmp_path / "result", "durations").num_rows == 2 * 2 * 4
 
 
