@@ -332,10 +332,11 @@ def _causes(row: dict[str, Any], late: Finding | None, limit: str) -> list[Findi
         if kind == LATE_RANKS and late:
             return late.of(data={**late.data, "on": on(row)})
         part, pct, ends = PARTS[(kind == TRANSFER and limit) or kind], costs[kind], interval(kind)
+        most = float(np.fmax(pct, number(row, "loss_pct_high")))  # no more than all that may be lost
         name = part.get("name_strong", part["name"]) if row.get("scaling") == "strong" else part["name"]
         data = {
             "kind": kind, "limit": limit if kind == TRANSFER else "", "cause": part["cause"],
-            "name": name, "cost_pct": pct, "ends": ends, "high_pct": ends[1] if ends else pct,
+            "name": name, "cost_pct": pct, "ends": ends, "high_pct": ends[1] if ends else most,
             "cost_ms": pct / 100 * _step_ms(row), "lost_pct": lost_pct(row),
         }  # fmt: skip
         return _finding(code, row, **data)
@@ -457,10 +458,12 @@ def _words(code: str, ours: bool) -> str:
 
 def _simulated(row: Mapping[str, Any], code: str, gain: Mapping[str, Any], ours: bool) -> Finding:
     names = ("images_per_s", "images_per_s_low", "images_per_s_high", "gain_pct", "what_if")
+    unchanged = gain["images_per_s"] / (1 + gain["gain_pct"] / 100)
     data = {
         **{name: gain.get(name) for name in names}, "ranks": gain["world_size"],
-        "on": on(row, gain["world_size"]), "range": ends(gain, "images_per_s"), "advice": [code],
-        "price": _ADVICE[code]["cost"], "words": _words(code, ours),
+        "range": [100 * (end / unchanged - 1) for end in ends(gain, "images_per_s")],
+        "on": on(row, gain["world_size"]), "advice": [code], "price": _ADVICE[code]["cost"],
+        "words": _words(code, ours),
     }  # fmt: skip
     return Finding("gain_simulated", data=data)
 

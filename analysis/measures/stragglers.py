@@ -309,7 +309,7 @@ def verdict(frame: pd.DataFrame) -> list[Finding]:
     found = [late_ranks(of) for _, of in frame.groupby(_same(frame, _OF_A_RANK[1:]), sort=False)]
     if any(found) or (unsure := suspected(frame)):
         return [one for one in found if one] or unsure
-    unclear = frame["verdict"].isin((TOO_FEW, CLOCK)).groupby(frame["run"]).any()
+    unclear = frame["verdict"].isin((TOO_FEW, CLOCK, NOT_SEEN)).groupby(frame["run"]).any()
     few = frame[frame["verdict"] == TOO_FEW]
     data = {"n": (~unclear).sum(), "of": len(unclear), "mean_lateness_ms": frame["mean_lateness_ms"].max()}
     if few["run"].nunique() == len(unclear):

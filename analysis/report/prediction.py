@@ -22,6 +22,7 @@ from analysis.prediction.simulation import SIMULATION
 from analysis.report.base import Context, bare, labelled, line_chart, section, sized
 from analysis.report.render import Chart, Section, facts
 from jobs.run_fields import own_names
+from profiling import findings
 
 _COLOURS = {"saved": DARK_GREY, "not_saved": WHITE}
 # What-ifs as the opening calls them, without how to set them.
@@ -45,7 +46,9 @@ def critical_path(context: Context) -> Section:
     of = "ms in the recording" if context.study.a_step([source.id]) == RECORDING else "ms per step"
     chart = Chart("critical-path", plots.parts(points, _COLOURS, "Critical path", of=of))
     tables = bare(of_paths(context.study, rows))
-    return Section(sized(source.fields, context.factors, context.unit), [chart], tables)
+    unknown = [one for one in context.study.findings if one.code == "not_recorded" and one.run == source.id]
+    text = sized(source.fields, context.factors, context.unit)
+    return Section(text, [chart], tables, findings.lines(unknown))
 
 
 @section("prediction", "What throughput would more ranks reach?", lambda context: len(context.own) > 0)
