@@ -26,7 +26,7 @@ from profiling.errors import UserError
 
 
 def _load(arguments: argparse.Namespace) -> Study:
-    """A file, a folder with its tables, or of nvprof's logs, is a study of nothing: it is read as it is."""
+    """A file, a folder with its tables, or of such or of nvprof's logs, is no study: it is read as it is."""
     path = arguments.path
     if arguments.chart and not arguments.shares:
         raise UserError("--chart draws shares: add --shares")
@@ -35,9 +35,9 @@ def _load(arguments: argparse.Namespace) -> Study:
     try:
         return load(path, arguments.peaks)
     except UserError:
-        from analysis.measures.activities import logs_in
+        from analysis.measures.activities import parts_in
 
-        if not path.is_dir() or not logs_in(path):
+        if not path.is_dir() or not parts_in(path):
             raise
         return Study(path)
 

@@ -30,6 +30,7 @@ from profiling.traces import files_of
 
 GPU, CPU, CALLS, RANGES = "GPU activities", "CPU operators", "API calls", "ranges"
 _TYPES = (GPU, CPU, CALLS, RANGES)
+_OF_A_FILE = ("kernels", "intervals")  # tables
 _CALL = re.compile(r"cu(da)?[A-Z]\w*")
 _CAPTION = "All recorded launches, warmup included."
 _TOP = 25  # rows of each type that the terminal shows
@@ -202,9 +203,9 @@ _OF_LOG = {
 }
 
 
-def logs_in(folder: Path) -> list[Path]:
-    """The texts that nvprof printed in a folder without results."""
-    found = []
+def parts_in(folder: Path) -> list[Path]:
+    """The texts that nvprof printed, and the tables of files of no job, in a folder without results."""
+    found = sorted({file.parent for name in _OF_A_FILE for file in folder.rglob(f"{name}.parquet")})
     for file in files_of([folder]):
         with suppress(UserError):
             if tools.recognise(file) == "nvprof" and tools.tool("nvprof").facts(file) is None:
@@ -232,12 +233,12 @@ def fields_of_logs(study: Study, runs: Sequence[str], patterns: Mapping[str, str
 
 
 def of_path(study: Study, by: Sequence[str] = ()) -> pd.DataFrame:
-    """The activities of a profiler's file, of a folder with its tables, or of a folder of nvprof's logs."""
+    """The activities of a profiler's file, of a folder with its tables, or of a folder of such or of logs."""
     path = study.path
-    if path.is_file() or any(tables.table_path(path, name).exists() for name in ("kernels", "intervals")):
+    if path.is_file() or any(tables.table_path(path, name).exists() for name in _OF_A_FILE):
         return _of_file(study, path, by).assign(run=path.name)
     each = []
-    for log in logs_in(path):
+    for log in parts_in(path):
         name = str(log.relative_to(path))
         try:
             each.append(_of_file(study, log, by).assign(run=name))

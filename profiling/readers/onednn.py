@@ -69,8 +69,8 @@ def _launch(begun_ms: str | None, fields: list[str], least: int) -> Launch | Non
     """An execution by the fields after ``exec``; None: they are damaged."""
     engine = _ENGINE.fullmatch(fields[0])
     fields = fields[1:] if engine else fields
-    ms = fields[-1].strip()
-    if len(fields) < least or not _MS.fullmatch(ms):
+    ms = fields[-1].strip() if len(fields) >= max(least, 4) else ""
+    if not _MS.fullmatch(ms):
         return None
     primitive, implementation, propagation = fields[:3]
     return Launch(

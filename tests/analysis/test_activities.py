@@ -171,6 +171,13 @@ def test_a_folder_of_logs_gives_the_shares_by_gpus_and_batch(tmp_path, name, wor
     assert len(run(MODULE, tmp_path, "--format", "csv").csv) == 12
 
 
+def test_what_conversion_wrote_is_read_by_the_name_of_its_folder(tmp_path):
+    (tmp_path / "log.txt").write_text(LOG.format(""))
+    assert run("profiling.convert", tmp_path / "log.txt", "--out", tmp_path / "out").code == 0
+    rows = run(MODULE, tmp_path / "out", "--format", "csv").csv
+    assert [(row["name"], int(row["calls"])) for row in rows][:1] == [("sgemm", 2)]
+
+
 def test_shares_are_of_all_activities(tmp_path):
     (tmp_path / "log.txt").write_text(LOG.format(""))
     for option in (("--least", "2"), ("--top", "3")):

@@ -189,7 +189,8 @@ executions = st.tuples(
 def test_executions_of_onednns_primitives_are_read_back_and_summed(form, made, tmp_path_factory):
     line, dated = FORMS[form]
     lines = [line.format(*one) for one in made]
-    damaged = [lines[0].rpartition(",")[0], lines[0].partition("exec,")[0] + "exec,cpu,rnn"]
+    start = lines[0].partition("exec,")[0]
+    damaged = [lines[0].rpartition(",")[0], f"{start}exec,cpu,rnn", f"{start}exec,cpu", lines[0] + "\x1e,"]
     path = tmp_path_factory.mktemp("file") / "log.txt"
     # Threads may begin in a line of another.
     head = TEMPLATE if form.startswith("3") else "epoch 0"
@@ -213,7 +214,7 @@ def test_executions_of_onednns_primitives_are_read_back_and_summed(form, made, t
     ]
     assert sums["exclusive_ns"].to_pylist() == pytest.approx(total)
     (finding,) = converted.findings
-    assert (finding.code, finding.data["n"]) == ("records_damaged", 2)
+    assert (finding.code, finding.data["n"]) == ("records_damaged", 4)
 
 
 # --- Horovod, in lines or in one ---------------------------------------------------------------------
