@@ -224,7 +224,7 @@ _LISTS: dict[str, Callable[[Sequence[Any]], str]] = {
     "ranks": listed,
     "all": "; ".join,
     "ends": lambda ends: f" [{ends[0]:.1f}, {ends[1]:.1f}]" if ends else "",
-    "range": lambda ends: f" (range {_figure(ends[0])} to {_figure(ends[1])})" if ends else "",
+    "range": lambda ends: f" (range {ends[0]:+.1f} to {ends[1]:+.1f} %)" if ends else "",
 }
 _FORMAT = _Format()
 
