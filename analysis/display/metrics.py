@@ -151,7 +151,8 @@ def telling(rows: "pd.DataFrame", fields: Iterable[str] = (*TELLING, "repetition
     names = list(fields)
     names += own_names(rows.columns) if "program" in names else []
     known = [name for name in dict.fromkeys(names) if name in rows]
-    return [name for name in known if len({str(row[name]) for row in records(rows[known])}) > 1]
+    each = records(rows[known])
+    return [name for name in known if len({str(row[name]) for row in each}) > 1]
 
 
 # Fields that may tell configurations apart, in the order in which one reads them.
