@@ -65,7 +65,7 @@ _WHY_NO_MPI = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 _LAUNCHER = re.compile(
-    r"^(?P<line>srun: error: (?:Unable to create step|Only allocated|Invalid|Unable to|.*[Pp]lugin).*"
+    r"^(?P<line>srun: error: (?:Task launch|Only allocated|Invalid|Unable to|.*[Pp]lugin).*"
     r"|\S*: error: execve\(\): .*"
     r"|flux-run: ERROR: .*|.*job\.exception \S+ type=alloc .*|.*flux-shell\[\d+\]: FATAL: .*start failed: .*"
     r"|.*(?:requested hosts is not included|not enough slots available|Could not resolve hostname"

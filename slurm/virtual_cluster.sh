@@ -123,7 +123,8 @@ JobAcctGatherType=jobacct_gather/none
 ReturnToService=2
 SlurmdTimeout=10
 SlurmctldTimeout=10
-MessageTimeout=5
+# With many nodes it takes this machine a while to let each answer.
+MessageTimeout=$((5 + $1 / 2))
 KillWait=15
 CompleteWait=0
 MinJobAge=3600
