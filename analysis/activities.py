@@ -1,7 +1,7 @@
 """Summary of GPU activities, as nvprof prints it, from any profiler's tables.
 
     python -m analysis.activities PATH                  a run, a sweep, a folder of tables, a profiler's file
-    python -m analysis.activities PATH --by rank        one summary per rank; also step
+    python -m analysis.activities PATH --by rank        one summary per rank; also: step
     python -m analysis.activities PATH --shares         shares of communication and copies, by GPUs and batch
     python -m analysis.activities LOGS --shares         the same from a folder of nvprof's logs
     python -m analysis.activities PATH --shares --chart FILE.html    as a chart, one line per number of GPUs
@@ -75,7 +75,7 @@ main = Command(
         help="for nvprof's logs: regular expression that finds gpus or batch, e.g. gpus='node_(\\d+)'",
     ),
     top("rows of each type [all; table: 25]"),
-    flag("--least", type=at_least(0, float), default=0.0, metavar="PCT", help="of so much time or more"),
+    flag("--least", type=at_least(0, float), default=0.0, metavar="PCT", help="least share of the time"),
     flag(
         "--chart", of_study=True, type=Path, metavar="FILE",
         help="with --shares: write a chart to this HTML file",

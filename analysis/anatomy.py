@@ -1,7 +1,7 @@
 """Divide the time of a step by what runs in it.
 
     python -m analysis.anatomy DIR                       one row per run: mean of its profiled steps, ms
-    python -m analysis.anatomy DIR --by rank,stage       one row per rank and stage; also step
+    python -m analysis.anatomy DIR --by rank,stage       one row per rank and stage; also: step
 
 The wall time of each profiled step of each rank is split into parts that add up to it exactly.
 

@@ -2,7 +2,7 @@
 
     python -m analysis.columns
 
-``--columns`` of a command lists its own.
+COMMAND --columns lists those of one command.
 """
 
 import importlib

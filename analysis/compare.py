@@ -1,4 +1,4 @@
-"""Compare two results, or more in order: effects, intervals and tests.
+"""Compare two results, or a series of them: effects, intervals and tests.
 
     python -m analysis.compare A B                        two sets of results: before and after
     python -m analysis.compare A B --across compute       A and B were run with different values of this field
@@ -10,10 +10,9 @@ each stage, part, collective and kernel class. For three or more results: one ro
 result, with the change point of the step where a permutation test finds one (8 results or more); the last
 result is tested against those before.
 
-P values are corrected for the number of tests within each kind of row. The exit code is 1 if a row of kind
-step or combined is slower by more than --threshold over its whole interval. Without a real difference, this
-happens in at most 5 % of comparisons. With too few runs for a verdict the exit code is 0, however large the
-slowdown.
+P values are corrected for the number of tests within each kind of row. The exit code is 1 if the whole
+interval of a row of kind step or combined is above --threshold. Without a real difference, this happens in at
+most 5 % of comparisons. With too few runs for a verdict, the exit code is 0, however large the slowdown.
 
 A verdict on one configuration needs 4 runs of it per side, 5 if 2 to 6 configurations are compared, and 6 if
 there are 7 to 23. The verdict on all of them together needs 3 runs of each per side. "No difference shown"

@@ -1,7 +1,7 @@
 """The critical path of a step, and how long it would be without each part.
 
     python -m analysis.critical_path DIR                       one row per run and part of the path
-    python -m analysis.critical_path DIR --by operator,kernel  what is on the path; also rank, step,
+    python -m analysis.critical_path DIR --by operator,kernel  what is on the path; also: rank, step,
                                                                direction, layer
 
 The path is followed back from the end of the step. A kernel waited for its launch, for the previous kernel on

@@ -1,6 +1,6 @@
 """Memory, energy, startup and node-hours.
 
-    python -m analysis.expense DIR                  one row per configuration; all profilers share it
+    python -m analysis.expense DIR                  one row per configuration, with all profilers
 
 Memory, energy and startup come from the unprofiled runs (from profiled runs if there are no others; column
 kind_of_runs says which). Node-hours include all runs that ended, failed ones too, but no interrupted ones. Of

@@ -5,8 +5,8 @@
 
 If collectives were recorded, lateness is measured from these; without them it comes from the stages of steps,
 which do not show slow backward passes. Where no steps are known, each collective of a rank counts as one. A
-rank is late in a step if the others (their median) waited for it for 2 % of the step or more. Being slow does
-not count as late if no rank waited.
+rank is late in a step if the others (their median) waited for it for 2 % of the step or more. A slow rank is
+not late if no other waited.
 """
 
 from analysis.frames.measure import Command, flag

@@ -1,10 +1,10 @@
-"""A summary in ten lines: what a step takes, how the job scales, what is lost and why, what to try.
+"""Summarize results in ten lines: how long a step is, how it scales, what is lost and why, what to try.
 
     python -m analysis.summary DIR
     python -m analysis.summary DIR --short          without advice
     python -m analysis.summary DIR --format json    the findings, in the same order
 
-The report's opening has the same findings. A bar shows what a part costs, in percent of a step.
+The report begins with the same findings. A bar shows what a part costs, in percent of a step.
 """
 
 from analysis.frames.measure import Command, flag

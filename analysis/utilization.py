@@ -1,4 +1,4 @@
-"""Utilization of each GPU, and the speedup of more of them: one row per rank (and GPU) of each profiled run.
+"""Utilization of each GPU, and speedup by number of GPUs: one row per rank (and GPU) of each profiled run.
 
     python -m analysis.utilization DIR          results of a sweep, a run, or converted traces
 

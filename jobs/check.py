@@ -1,12 +1,12 @@
-"""Whether all nodes of an allocation are fit: which compute, copy, train or exchange more slowly than others.
+"""Find the slow nodes of an allocation: in computing, copying, training or communication.
 
     sbatch --nodes=8 slurm/check.sh          on all nodes of an allocation
     python -m jobs.check                     on this machine
-    python -m analysis.check results/check   prints the answer again
+    python -m analysis.check results/check   print the result again
 
-In five minutes it measures on all nodes at once a matrix product, a copy in memory and a short training step
-per GPU (without GPUs: per node), then allreduces of each pair of nodes and of all (NCCL; Gloo without GPUs).
-At least three nodes are needed to name a slow one.
+It takes five minutes: a matrix product, a memory copy and a short training step per GPU (without GPUs: per
+node) on all nodes at once, then allreduces between pairs of nodes and over all (NCCL; Gloo without GPUs). At
+least three nodes are needed to find a slow one.
 
 Exit code 0: no node is slow; 1: some are, or the ranks failed; 2: wrong use.
 """
@@ -39,7 +39,7 @@ def main() -> int:
     add("--launcher", default="local", choices=sorted(LAUNCHERS), help="what starts the ranks [local]")
     add_site_flag(parser)
     add("--out", type=Path, default=Path("results/check"), help="folder for the result [results/check]")
-    add("--gpus-per-node", type=count, help="[the site's, or as many as this machine has; without GPUs 1]")
+    add("--gpus-per-node", type=count, help="[that of the site file, or of this machine; without GPUs 1]")
     for name in ("device", "network", "compute"):
         info = Run.model_fields[name]
         add(f"--{name}", metavar=name.upper(), default=info.default, help=f"{info.description} [%(default)s]")

@@ -169,8 +169,8 @@ class Run(BaseModel, extra="forbid", frozen=True, strict=True, defer_build=True)
     )
     profile_metrics: Annotated[str, Field(max_length=999, pattern=r"^[\w.,:= -]*$"), _OBSERVATION] = Field(
         "",
-        description="counters, separated by commas: of nvprof's mode metrics, further ones of ncu (see "
-        "nvprof or ncu --query-metrics); of vtune its own options, e.g. -knob sampling-interval=50",
+        description="counters, separated by commas, for nvprof's mode metrics or in addition to ncu's (see "
+        "nvprof or ncu --query-metrics); for vtune: its options, e.g. -knob sampling-interval=50",
     )
     profile_schedule: Annotated[
         str,
@@ -179,7 +179,7 @@ class Run(BaseModel, extra="forbid", frozen=True, strict=True, defer_build=True)
     ] = Field(
         "",
         description="for torch: steps to skip, to warm up and to record, and number of repetitions, e.g. "
-        "1,2,5,2; by default it records from attribute_from to the end",
+        "1,2,5,2; by default all steps from attribute_from on are recorded",
     )
     learning_rate: Annotated[float, Field(gt=0, le=100), Role("workload", "learning rate {}")] = Field(
         0.01, description="learning rate of SGD with momentum 0.9"

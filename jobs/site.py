@@ -1,10 +1,9 @@
 """The settings of a cluster: modules, partition, GPUs per node, network, MPI, container, folders.
 
-One YAML file per cluster, in jobs/sites/ (or anywhere: ``--site FILE``). jobs/sites/example.yaml explains
-each key.
+One YAML file per cluster, in jobs/sites/ or anywhere else. jobs/sites/example.yaml explains each key.
 
     python -m jobs.site [SITE]             the settings of its file
-    python -m jobs.site --shell [SITE]     shell commands, to be evaluated at the start of a batch script
+    python -m jobs.site --shell [SITE]     shell commands to evaluate at the start of a batch script
     python -m jobs.site --sbatch [SITE]    options for sbatch and srun, one per line
 """
 
@@ -323,7 +322,7 @@ def check_networks(site: Site, names: Iterable[str] | None = None) -> Iterator[P
 def main() -> None:
     parser = make_parser("python -m jobs.site", __doc__)
     parser.add_argument(
-        "site", nargs="?", metavar="SITE", help=f"a name or a file [${CHOOSE}, else this Slurm cluster's]"
+        "site", nargs="?", metavar="SITE", help=f"a name or a file [${CHOOSE}, or this Slurm cluster's]"
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--shell", action="store_true", help="print shell commands")

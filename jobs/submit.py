@@ -2,10 +2,9 @@
 
     python -m jobs.submit CONFIG [--time H:MM:SS] [options of qsub, bsub, flux batch] [-- those of jobs.sweep]
 
-is for the other batch systems (`batch` of the site file). Their jobs are scripts, kept below the results.
+is for the other batch systems (`batch` in the site file). Their job scripts are kept with the results.
 
-Problems that would end the jobs at their start are found before the first is queued (docs/cluster.md), unless
-CHECK=no.
+Problems that would end a job at its start are found before the first is queued, unless CHECK=no.
 """
 
 import argparse
@@ -71,6 +70,9 @@ class Job:
 
 
 def main() -> int:
+    if sys.argv[1:] in (["-h"], ["--help"]):
+        print(__doc__)
+        return EXIT_DONE
     config, typed, of_sweep = read_words(sys.argv[1:])
     dry_run, checked = _DRY_RUN in sys.argv, os.environ.get("CHECK") != "no"
     chosen = f"--launcher={os.environ.get('LAUNCHER') or 'slurm'}"

@@ -13,7 +13,7 @@ Steps are found by the ranges of --batch-marker, ProfilerStep, "End of Batch", t
 period of the kernels, if it is certain. Files are converted by several processes, or by the ranks of mpirun
 or srun (with mpi4py).
 
-Converting again replaces earlier tables of the same files. A folder that holds a job of other files is kept:
+Converting again replaces earlier tables of the same files. A folder with a job of other files is kept:
 the new job goes to OUT/<job>-2, or with --overwrite into that folder. With --skip-existing a job is converted
 only if one of its files is newer than its tables.
 
@@ -221,9 +221,9 @@ def _parser() -> Parser:
         "--batch-marker",
         default="",
         metavar="REGEX",
-        help="with --out: ranges (NVTX, record_function) with such names are the steps",
+        help="with --out: ranges (NVTX, record_function) whose names match are the steps",
     )
-    add("--jobs", type=int, metavar="N", help="processes [as many as cores; under mpirun or srun its ranks]")
+    add("--jobs", type=int, metavar="N", help="processes [one per core; under mpirun or srun its ranks]")
     add("--skip-existing", action="store_true", help="skip files that are older than their tables")
     add(
         "--overwrite",

@@ -1,11 +1,11 @@
-"""Find which rank is behind in a job that hangs, in the dumps of PyTorch's Flight Recorder.
+"""Find the rank that is behind in a hanging job, from dumps of PyTorch's Flight Recorder.
 
     python -m profiling.flight_recorder DIR|FILE...       a run of a sweep that hung, or files of all ranks
 
 With TORCH_FR_BUFFER_SIZE=2000 in their environment, ranks keep their last collectives. The ranks of a sweep
-write them when a run hangs; PyTorch does when NCCL times out (TORCH_NCCL_DUMP_ON_TIMEOUT=1), to files that
-TORCH_FR_DUMP_TEMP_FILE and the rank name. Dumps are pickles, and are read without running code: one that
-names a class or a function is refused.
+dump them when a run hangs; PyTorch does when NCCL times out (TORCH_NCCL_DUMP_ON_TIMEOUT=1), to files named
+TORCH_FR_DUMP_TEMP_FILE plus the rank. Dumps are pickles, and are read without running code: one that
+contains a class or a function is refused.
 """
 
 import pickle

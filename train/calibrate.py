@@ -2,9 +2,9 @@
 
     python -m train.calibrate --out results/quick/calibration.json     (started as ranks by jobs.sweep)
 
-The peaks to which efficiencies are relative: of a matrix product, a copy in memory, and an allreduce over all
-ranks. Ranks on a CPU share its cores and memory, so 1, 2, 4 ... and all ranks are measured at the same time.
-Allreduces that the file has for other numbers of ranks are kept.
+Efficiencies are relative to these peaks: a matrix product, a memory copy, and an allreduce over all ranks.
+Ranks on a CPU share its cores and memory, so peaks are measured for 1, 2, 4 ... and all ranks at a time.
+Allreduces of other numbers of ranks stay in the file.
 """
 
 import os

@@ -302,8 +302,8 @@ _TABLES = {"intervals": (FUNCTION, "function"), "atomics": (COUNTER, "event")}
 _NAME = Metric("name", "function, or counter and what it counted", text=True, priority=2, longest=70)
 FUNCTIONS = (
     Metric("calls", "number of calls, of all ranks and threads"),
-    Metric("exclusive_s", "time in it, without the functions that it called"),
-    Metric("inclusive_s", "time in it, with the functions that it called"),
+    Metric("exclusive_s", "time in the function itself"),
+    Metric("inclusive_s", "time in the function and those it called"),
 )
 COUNTERS = (
     Metric("count", "number of values"),

@@ -34,14 +34,14 @@ FIGURES = {
     "gemm_tflops_per_s": ("matrix product", "gemm_flops_per_s", 1e12, "matrix product of the slowest GPU"),
     "copy_gb_per_s": ("copy in memory", "copy_bytes_per_s", 1e9, "read and written, on the slowest GPU"),
     "steps_per_s": ("training step", "steps_per_s", 1, "steps of the slowest GPU, without an exchange"),
-    "link_gb_per_s": ("link", "", 1e9, "bus bandwidth of an allreduce with another node, median of these"),
+    "link_gb_per_s": ("link", "", 1e9, "bus bandwidth of allreduces with one other node, median"),
 }
 METRICS = (
     NODE,
-    Metric("slow", "in what it is slow", text=True, key=True),
+    Metric("slow", "quantities in which it is slow", text=True, key=True),
     *(Metric(name, meaning, priority=2) for name, (*_, meaning) in FIGURES.items()),
     *(Metric(f"{name}_below_pct", "below the median of all nodes", table=False) for name in FIGURES),
-    *(Metric(f"{name}_p_value", "of that, for all nodes and figures", table=False) for name in FIGURES),
+    *(Metric(f"{name}_p_value", "p-value, for all nodes and figures", table=False) for name in FIGURES),
 )
 COLUMNS = {"Columns, one row per node:": METRICS}
 _TOGETHER = (

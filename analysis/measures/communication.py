@@ -34,7 +34,7 @@ METRICS = (
     Metric("overlapped_ms", "part of the duration in which a kernel of the model runs", "over-\nlapped"),
     Metric("algbw_gb_per_s", "algorithm bandwidth: bytes divided by transfer time"),
     Metric("busbw_gb_per_s", "bus bandwidth, as in nccl-tests (allreduce of P ranks: algbw x 2(P-1)/P)"),
-    Metric("busbw_of_measured_pct", "busbw over that measured before the runs", "busbw, % of\nmeasured"),
+    Metric("busbw_of_measured_pct", "busbw divided by that before the runs", "busbw, % of\nmeasured"),
     Metric("clock_residual_us", "remaining error of the alignment of the ranks' clocks", table=False),
     Metric("attributed_steps", STEPS_OF_RANKS, table=False),
 )

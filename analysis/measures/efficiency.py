@@ -30,7 +30,7 @@ METRICS = (
 )
 CORRECTED_METRICS = (
     Metric("flops_efficiency_of_measured_pct", "FLOP rate divided by the peak measured on this machine"),
-    Metric("bandwidth_efficiency_of_measured_pct", "bandwidth over that measured on this machine"),
+    Metric("bandwidth_efficiency_of_measured_pct", "bandwidth divided by that measured on this machine"),
     Metric("kernel_ms_per_step", "time of the model's kernels per step"),
     Metric("loader_ms_per_step", "time of the loader's kernels per step"),
     Metric("attributed_steps", "number of steps with kernels"),
@@ -160,7 +160,7 @@ USE_METRICS = (
                    "FLOPS eff. %\nof step", CONFIDENCE),
     *_beside_peaks("bandwidth_efficiency_of_step", "bytes divided by step duration and the datasheet's peak",
                    "bandw. eff. %\nof step", CONFIDENCE, detail=True),
-    *_beside_peaks("mfu", "model FLOPS utilization: analytic FLOPs over step duration and datasheet peak",
+    *_beside_peaks("mfu", "model FLOPs utilization: analytic FLOPs / step duration / datasheet peak",
                    "MFU\n%", CONFIDENCE),
     Metric("exposed_communication_ms", "communication per step and rank that no computation overlaps",
            "exposed\ncomm., ms"),

@@ -33,7 +33,7 @@ METRICS = (
     Metric("energy_note", "reason why an energy is missing", text=True, table=False),
     Metric("startup_s", "start of the process to first step, slowest rank, median over runs", "startup\ns"),
     Metric("first_step_s", "duration of the first step", "first\nstep, s"),
-    Metric("node_hours_per_million_images", "node-hours of 1e6 images, steady", "node-hours/\n1e6 images"),
+    Metric("node_hours_per_million_images", "node-hours per 1e6 images, steady", "node-hours/\n1e6 images"),
     Metric("kwh_per_million_images", "energy of GPUs and processors, if metered", "kWh/\n1e6 images"),
     Metric("node_hours", "nodes x wall time of the runs used", "node\nhours"),
     Metric("failed_node_hours", "nodes x wall time of failed runs", "node hours\nfailed"),

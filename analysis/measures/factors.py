@@ -31,7 +31,7 @@ METRICS = (
     Metric("best_level", "level with the highest adjusted mean, if the effect is significant", text=True),
     Metric("effect_pct", "adjusted mean of the best level minus the worst's, relative to the mean",
            "effect, %", CONFIDENCE, places=2),
-    Metric("signal_to_noise_db", "range over its levels of Taguchi's signal-to-noise ratio",
+    Metric("signal_to_noise_db", "range of Taguchi's signal-to-noise ratio over the levels",
            "signal to\nnoise, dB", priority=0),
     Metric("rank_by_signal", "rank by signal_to_noise_db", table=False),
     Metric("omega_squared", "share of the variance (type II analysis)", "omega squared", places=3),

@@ -50,7 +50,7 @@ METRICS = (
     Metric("bandwidth_efficiency_pct", "bandwidth over the datasheet's", table=False),
     Metric("flops_efficiency_of_measured_pct", "FLOP rate divided by the peak measured here",
            "of measured\nFLOPS %", places=2, priority=0),
-    Metric("bandwidth_efficiency_of_measured_pct", "bandwidth over that measured here", table=False),
+    Metric("bandwidth_efficiency_of_measured_pct", "bandwidth divided by that measured here", table=False),
     *peaks.METRICS,
 )  # fmt: skip
 

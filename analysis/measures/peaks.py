@@ -170,7 +170,7 @@ def _measured(study: Study, source: Source, precision: str) -> tuple[float | Non
 METRICS = (
     Metric("intensity_flop_per_byte", "FLOPs divided by bytes", "FLOP/\nbyte", table=False),
     Metric("bound", "compute or bandwidth: the roof that limits this intensity", "bound by", text=True),
-    Metric("roof_pct", "shortest time by the datasheet's roof over actual time", "of roof\n%", places=1),
+    Metric("roof_pct", "shortest time by the datasheet's roof / actual time", "of roof\n%", places=1),
     Metric("roof_of_measured_pct", "the same by the roof measured here", "of measured\nroof %", places=1),
 )
 COLUMNS = tuple(names_of(METRICS))

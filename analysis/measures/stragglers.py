@@ -43,7 +43,7 @@ METRICS = (
     Metric("told_by", "collectives, or stages (a lower bound)", "measured\nfrom", text=True, priority=0),
     Metric("steady_steps", "steps whose lateness is known, without warmup", "steps", priority=0),
     Metric("step_ms", "median step of the job without warmup; without steps: per collective", priority=0),
-    Metric("lateness_ms", "the others' wait for it; negative: it waited", "lateness, ms\nmedian", IN_RUN),
+    Metric("lateness_ms", "others' wait for the rank; negative: it waited", "lateness, ms\nmedian", IN_RUN),
     Metric("mean_lateness_ms", "mean lateness over the steps", "mean\nms", significant=3, priority=2),
     Metric("late_pct", "share of steps in which it was late (2 % of a step or more)", places=0),
     Metric("p_value", "probability that equally fast ranks are late as often", "p", significant=2),
@@ -54,7 +54,7 @@ METRICS = (
         priority=2,
     ),
     Metric("cause", "of a straggler: loader, GPU (processor), node, or host", text=True, priority=2),
-    Metric("cause_ms", "by how much it took longer for that in steps in which it was late", "longer\nms"),
+    Metric("cause_ms", "extra time due to the cause, in steps in which it was late", "longer\nms"),
 )
 STEP_METRICS = (
     RANK,

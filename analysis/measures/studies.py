@@ -166,7 +166,7 @@ _CAPACITY = (
     _size("limit_bytes", "memory limit", "limit\nMiB"),
     _size("base_bytes", "memory in use before the network is built", "base\nMiB"),
     _size("peak_memory_bytes", "peak memory during a step", "peak\nMiB"),
-    _size("held_bytes", "memory held in fragments by PyTorch's allocator", "held\nMiB"),
+    _size("held_bytes", "fragmented memory in PyTorch's allocator", "held\nMiB"),
     _size("free_bytes", "limit minus peak and held memory", "free\nMiB"),
     Metric("reason", "reason why it does not fit", "why not", show=lambda reason: reason[:60], text=True),
 )

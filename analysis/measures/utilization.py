@@ -36,7 +36,7 @@ METRICS = (
     Metric("achieved_occupancy_pct", "estimated: achieved occupancy of kernels, weighted by time",
            "est.\noccup. %", places=1),
     Metric("communication_pct", "share of collectives in kernel time", "comm. of\nkernels %", places=1),
-    Metric("epoch_ms", "a run's steps by their mean: an epoch, if a run is one", "epoch, ms", places=0),
+    Metric("epoch_ms", "number of steps x mean step: an epoch, if the run is one", "epoch, ms", places=0),
     Metric("images_per_s", "images/s of all ranks, for the run's configuration"),
     Metric("speedup", "images/s relative to one rank", "speedup", CONFIDENCE, places=2, priority=2),
     Metric("unknown", "reason why a value is missing", text=True, table=False),

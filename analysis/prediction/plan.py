@@ -22,7 +22,7 @@ METRICS = (
     Metric("images_per_s", "images/s of all ranks; 95 % interval, or range of the prediction", "images/s",
            RANGE),
     Metric("hours", "duration of the training, without startup", "hours", RANGE, priority=2),
-    Metric("within", "whether that is within the time: yes, no, or unsure within the range", text=True),
+    Metric("within", "whether it ends in time: yes, no, or unsure (in part of the range)", text=True),
     Metric("node_hours", "nodes x hours", "node\nhours"),
     Metric("kwh", "energy of GPUs and processors, as far as metered at this size"),
     Metric("added_efficiency_pct", "images/s of an added rank, relative to a rank of the smallest size",

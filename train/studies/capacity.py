@@ -1,14 +1,14 @@
-"""The largest network that fits in one device, and the division of a larger one between two.
+"""Find the largest network that fits on one device, and split a larger one between two.
 
     python -m train.studies.capacity
     python -m train.studies.capacity --device cpu --memory-limit 1GiB --batch 2 --image-size 56
 
 A network of 3 x 3 convolutions and linear layers with input (16, 64, 112, 112) grows, in the proportion of
 --convolutions to --linears, until it no longer fits; each attempt is a separate process. The first network
-that does not fit is then split over two devices, where memory or time is balanced best, and so is the largest
-that two devices hold. With --network only the given networks are tried, and those that do not
-fit are split. On a CPU, a device is a process whose memory the kernel limits (--memory-limit, which includes
-the interpreter).
+that does not fit is then split between two devices, where memory or time is balanced best; then the largest
+network that fits on two. With --network, only the given networks are tried, and those that do not fit are
+split. On a CPU, a device is a process whose memory the kernel limits (--memory-limit, which includes the
+interpreter).
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Many small matrix products, compared with one merged product.
+"""Compare many small matrix products with one merged product.
 
     python -m train.studies.gemm
     python -m train.studies.gemm --device cpu --batch 16 --hidden 128 --hidden 512
