@@ -4,7 +4,7 @@
     python -m jobs.check                     on this machine
     python -m analysis.check results/check   print the result again
 
-It takes five minutes: a matrix product, a memory copy and a short training step per GPU (without GPUs: per
+It takes two minutes: a matrix product, a memory copy and a short training step per GPU (without GPUs: per
 node) on all nodes at once, then allreduces between pairs of nodes and over all (NCCL; Gloo without GPUs). At
 least three nodes are needed to find a slow one.
 
@@ -29,7 +29,7 @@ from profiling.errors import Unsuccessful, UserError, run_command
 # A training step of half a second at most.
 _SHORT = {
     "gpu": {"model": "resnet50", "batch": 64},
-    "cpu": {"model": "resnet18", "batch": 8, "image_size": 64},
+    "cpu": {"model": "resnet18", "batch": 4, "image_size": 64},
 }
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Check all nodes of an allocation, and name those that are slow. It takes five minutes; exit code 1: one is slow.
+# Check all nodes of an allocation, and name those that are slow. It takes two minutes; exit code 1: one is slow.
 #
 #   sbatch --nodes=8 slurm/check.sh
 #

@@ -37,46 +37,57 @@ _BUSY = 0.1  # of the time that threads wait for a core; by then what is measure
 _TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def rate(work: float, action: Callable[[], object], synchronize: Callable[[], None], seconds: float) -> float:
-    """The best ``work`` a second of ``action`` within ``seconds``: a bound is what the machine can do."""
-    action()
-    synchronize()
-    best, end = 0.0, time.perf_counter() + seconds
-    while best == 0.0 or time.perf_counter() < end:
+class Timed:
+    """What is done again and again, for its best rate; first once untimed."""
+
+    def __init__(self, work: float, action: Callable[[], object], device: torch.device) -> None:
+        self._work, self._action, self._synchronize = work, action, synchronizer(device)
+        self._seconds()
+
+    def rate(self, seconds: float) -> float:
+        """The best work a second within ``seconds``: a bound is what the machine can do."""
+        end = time.perf_counter() + seconds
+        best = self._seconds()
+        while time.perf_counter() < end:
+            best = min(best, self._seconds())
+        return self._work / best
+
+    def _seconds(self) -> float:
         start = time.perf_counter()
-        action()
-        synchronize()
-        best = max(best, work / (time.perf_counter() - start))
-    return best
+        self._action()
+        self._synchronize()
+        return time.perf_counter() - start
 
 
-def gemm_rate(device: torch.device, precision: str, seconds: float) -> float:
-    """FLOP/s of a square matrix product (2 n^3 FLOPs)."""
+def gemm_on(device: torch.device, precision: str) -> Timed:
+    """A square matrix product, in FLOPs (2 n^3)."""
     size, kind = GEMM_SIZE[device.type], _TYPES[precision]
     # Random, not zeros: some devices are faster on zeros than on any real data.
     left, right = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
     out = torch.empty(size, size, device=device, dtype=kind)
-    return rate(2 * size**3, lambda: torch.mm(left, right, out=out), synchronizer(device), seconds)
+    return Timed(2 * size**3, lambda: torch.mm(left, right, out=out), device)
 
 
-def copy_rate(device: torch.device, seconds: float) -> float:
-    """Bytes/s read plus written by a copy within the device's memory."""
+def copy_on(device: torch.device) -> Timed:
+    """A copy within the device's memory, in bytes read plus written."""
     source = torch.randn(COPY_BYTES[device.type] // 4, device=device)
     target = torch.empty_like(source)
-    return rate(2 * source.nbytes, lambda: target.copy_(source), synchronizer(device), seconds)
+    return Timed(2 * source.nbytes, lambda: target.copy_(source), device)
 
 
-def allreduce_rate(
+def allreduce_rates(
     device: torch.device, seconds: float, size: int = ALLREDUCE_BYTES,
-    group: "torch.distributed.ProcessGroup | None" = None,
-) -> float:  # fmt: skip
+    group: "torch.distributed.ProcessGroup | None" = None, rounds: int = 1, most: int = 50,
+) -> list[float]:  # fmt: skip
     """Bus bytes/s of an allreduce, as nccl-tests defines it: bytes / time x 2(P-1)/P. On every rank alike.
 
     Args:
         size: bytes.
         group: the ranks that make it; None: all.
+        rounds: of ``seconds`` each, which give a rate each: the best.
+        most: calls in a round.
     """
-    tensor = torch.randn(size // 4, device=device)
+    tensor = torch.zeros(size // 4, device=device)
     synchronize = synchronizer(device)
 
     def timed() -> float:
@@ -85,13 +96,13 @@ def allreduce_rate(
         synchronize()
         return time.perf_counter() - start
 
+    torch.distributed.all_reduce(tensor[:1], group=group)  # which connects them
     # Every rank must do the same number: the first, untimed one tells the first how many fit.
-    tensor.zero_()
-    count = torch.tensor([max(2, min(50, round(seconds / max(timed(), 1e-6))))]).to(device)
+    count = torch.tensor([max(2, min(most, round(seconds / max(timed(), 1e-6))))]).to(device)
     torch.distributed.broadcast(count, group=group, group_src=0)
-    best = min(timed() for _ in range(int(count.item())))
-    ranks = torch.distributed.get_world_size(group)
-    return tensor.nbytes / best * 2 * (ranks - 1) / ranks
+    calls, ranks = int(count.item()), torch.distributed.get_world_size(group)
+    best = [min(timed() for _ in range(calls)) for _ in range(rounds)]
+    return [tensor.nbytes / each * 2 * (ranks - 1) / ranks for each in best]
 
 
 def synchronizer(device: torch.device) -> Callable[[], None]:
@@ -121,7 +132,7 @@ def calibrate(
             waiting = max(waiting, waited)
     if world.size > 1:
         backend.barrier()
-        bus = allreduce_rate(device, share)
+        (bus,) = allreduce_rates(device, share)
         size = {"nodes": world.nodes, "ranks_per_node": world.local_size}
         allreduces.append(Allreduce(**size, network=network, bus_bytes_per_s=bus))
     if world.rank:
@@ -146,7 +157,7 @@ def rank_peaks(
     if device.type == "cpu":
         torch.set_num_threads(used)
     before, begun = waited_s(), time.perf_counter()
-    gemm, copy = gemm_rate(device, precision, seconds), copy_rate(device, seconds)
+    gemm, copy = gemm_on(device, precision).rate(seconds), copy_on(device).rate(seconds)
     # Ranks with more threads than cores wait for each other; a GPU's peaks need no core to be free.
     if device.type != "cpu" or used * count > cores():
         return gemm, copy, 0.0

@@ -21,8 +21,8 @@ from jobs.run_fields import add_run_flags, make_parser, run_from_flags
 from jobs.store import Check, CheckedRank, Link, write_record
 from profiling.process import run_and_leave
 from train.backends import Backend, open_backend
-from train.calibrate import allreduce_rate, rank_peaks, rate, synchronizer
-from train.device import choose_device, device_name
+from train.calibrate import Timed, allreduce_rates, copy_on, gemm_on
+from train.device import choose_device, device_name, set_threads
 from train.loop import Precision, Step
 from train.models import CLASSES
 from train.rank import bare_model, make_optimizer
@@ -32,9 +32,9 @@ ROUNDS = 8  # of every measurement: chance alone seldom makes one node the slowe
 PEAK_S = 0.5  # of a peak, and of steps, in each round
 SIZES = [1 << power for power in (16, 20, 24, 28)]  # bytes of an allreduce; as many as there is time for
 _GROWTH = 16  # from each to the next
-TOGETHER_S, PAIRS_S = 0.1, 90.0  # of an allreduce of all nodes in each round; of all pairs in all rounds
+TOGETHER_S, PAIRS_S = 0.1, 45.0  # of an allreduce of all nodes in each round; of all pairs in all rounds
 MOST_PARTNERS = 15  # of a node: so many tell what its own link can do
-_CALLS = 3  # of an allreduce in each round, at least
+_CALLS, _MOST_CALLS = 3, 10  # of an allreduce in each round, at least and at most
 _LINKS = TypeAdapter(list[Link])
 
 
@@ -54,12 +54,12 @@ def check(run: Run, world: World, device: torch.device, backend: Backend) -> Che
     """Measure together with the other ranks; the result is rank 0's (None on the others)."""
     start = time.perf_counter()
     hosts = backend.gather(socket.gethostname())
-    step = training_step(run, device)
+    set_threads(run, device, world)
+    alone = gemm_on(device, run.compute), copy_on(device), Timed(1, training_step(run, device), device)
     rounds = []
     for _ in range(ROUNDS):
         backend.barrier()
-        gemm, copy, _ = rank_peaks(device, run.compute, run.threads, world.local_size, PEAK_S)
-        rounds.append((gemm, copy, rate(1, step, synchronizer(device), PEAK_S)))
+        rounds.append([timed.rate(PEAK_S) for timed in alone])
     names = ("gemm_flops_per_s", "copy_bytes_per_s", "steps_per_s")
     figures = dict(zip(names, zip(*rounds, strict=True), strict=True))
     ranks = backend.gather(json.dumps({"node": hosts[world.rank], **figures}))
@@ -99,15 +99,16 @@ def _links(
     nodes = list(ranks_of)
     meetings = pairings(len(nodes))[:MOST_PARTNERS]
     share_s = PAIRS_S / max(1, len(meetings)) / ROUNDS
+    moved = 2 - 1 / world.local_size  # bytes of the bus per byte of a pair's allreduce
 
     def link(of: list[str], size: int, seconds: float, group: dist.ProcessGroup | None = None) -> Link:
-        bus = [allreduce_rate(device, seconds, size, group) for _ in range(ROUNDS)]
+        bus = allreduce_rates(device, seconds, size, group, ROUNDS, _MOST_CALLS)
         return Link(nodes=of, size=size, bus_bytes_per_s=bus)
 
     together: list[Link] = []
     for size in SIZES:
         together.append(link(nodes, size, TOGETHER_S))
-        slowest_s = max(map(float, backend.gather(str(2 * size / min(together[-1].bus_bytes_per_s)))))
+        slowest_s = max(map(float, backend.gather(str(moved * size / min(together[-1].bus_bytes_per_s)))))
         if slowest_s * _GROWTH * _CALLS > share_s:
             break
     pairs: list[Link] = []

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from profiling.arguments import count
 from profiling.errors import run_command
-from train.calibrate import gemm_rate
+from train.calibrate import gemm_on
 from train.device import device_name
 from train.studies import common
 
@@ -39,7 +39,7 @@ def main() -> None:
     study = common.Study("gemm", arguments, both=True)
     for device in study.devices:
         name = device_name(device)
-        study.quantity("peaks", name, "flops_per_s", gemm_rate(device, "fp32", PEAK_S))
+        study.quantity("peaks", name, "flops_per_s", gemm_on(device, "fp32").rate(PEAK_S))
         batch = study.batch(device, BATCH, BATCH_ON_CPU)
         for hidden in dict.fromkeys(arguments.hidden or HIDDEN):
             inputs, steps = 3 * rows if rows else hidden, arguments.steps or rows or STEPS

@@ -24,7 +24,7 @@ from profiling.cost.operators import Cost, Inputs, Tensor, operator_cost, tensor
 from profiling.errors import UserError, did_you_mean, run_command
 from profiling.schemas import PASSES
 from train import energy
-from train.calibrate import copy_rate, gemm_rate
+from train.calibrate import copy_on, gemm_on
 from train.device import device_name
 from train.studies import common
 
@@ -54,8 +54,8 @@ def main() -> None:
     # First of all: a device that has just worked draws more than an idle one.
     meter = energy.open_meter(device)
     idle = power(study, "peaks", name, "idle_w", meter, lambda: time.sleep(0.02))
-    study.quantity("peaks", name, "flops_per_s", gemm_rate(device, "fp32", PEAK_S), "fp32, measured")
-    study.quantity("peaks", name, "bytes_per_s", copy_rate(device, PEAK_S), "a copy, measured")
+    study.quantity("peaks", name, "flops_per_s", gemm_on(device, "fp32").rate(PEAK_S), "fp32, measured")
+    study.quantity("peaks", name, "bytes_per_s", copy_on(device).rate(PEAK_S), "a copy, measured")
     for (case, make, shape), (forward, backward) in counted.items():
         with study.within_memory(f"{case} on {name}"):
             with torch.device(device):
