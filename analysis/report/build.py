@@ -30,16 +30,16 @@ from profiling.traced_job import TracedJob
 _SEVERITY = "3: numbers are missing or wrong; 2: uncertain or not comparable; 1: worth knowing"
 _FINDING = (
     Metric("severity", _SEVERITY),
-    Metric("finding", "what a reader of the figures has to know", text=True),
-    Metric("code", "of all findings of its kind, in JSON", text=True),
+    Metric("finding", "what to know about the numbers", text=True),
+    Metric("code", "kind of the finding, as in JSON", text=True),
 )
 MEASURED_RUNS = (
     "Medians with 95 % confidence intervals (parametric bootstrap over the runs) of each configuration. "
-    "Warmup is detected. Durations are of unprofiled runs where there are any; kernels, FLOPs and bytes of "
+    "Warmup is detected. Durations come from unprofiled runs if there are any; kernels, FLOPs and bytes from "
     "profiled runs. A multiply-add counts as 2 FLOPs; 1 GB is 1e9 bytes."
 )
 MEASURED_TRACES = (
-    "All figures are of steps that a profiler recorded, and recording slows the host. Intervals are within a "
+    "All numbers come from steps that a profiler recorded, which slows the host. Intervals are within a "
     "recording. Warmup is detected. A multiply-add counts as 2 FLOPs; 1 GB is 1e9 bytes."
 )
 OF_STUDIES = (

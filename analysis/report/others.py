@@ -25,8 +25,8 @@ OF_JOBS = (
     JOB,
     Metric("ranks", "ranks whose traces are available, of all", text=True),
     Metric("step_ms", "duration of a step; without steps, of the recording", "step\nms"),
-    Metric("parts", "the largest parts of a step", "what a step takes", text=True),
-    Metric("advice", "what may help against the largest part that a step need not have", "to try", text=True),
+    Metric("parts", "the largest parts of a step", "parts of a step", text=True),
+    Metric("advice", "what may help against the largest avoidable part of a step", "to try", text=True),
 )
 
 

@@ -125,7 +125,7 @@ def anatomy_section(context: Context) -> Section:
     chart = base.bar_chart("anatomy", bars, plots.PART_COLOURS, "Anatomy of a step")
     by_rank = chart_by_rank(context)
     charts = [one for one in (chart if len(bars) > 1 or not by_rank else None, by_rank) if one]
-    text = "Mean of profiled steps over ranks and runs. Of two things at once the first in the legend counts."
+    text = "Mean of profiled steps over ranks and runs. If two coincide, the first in the legend counts."
     return Section(text, charts, answer.tables)
 
 
