@@ -1,10 +1,10 @@
 """Print which nodes are slow, by the result of jobs.check.
 
-    python -m jobs.check                     measures and prints this
-    python -m analysis.check results/check   prints it again
+    python -m jobs.check                     measure, and print this
+    python -m analysis.check results/check   print it again
 
-One row per node, the slow ones first. A node is slow if a figure of it is at least 5 % below the median and
-so far below that, if all nodes were alike, one would be named in 5 % of checks (docs/methods.md).
+One row per node, the slow ones first. A node is slow if a figure of it is at least 5 % below the median, and
+further than chance explains: of equal nodes, one is reported in 5 % of checks (docs/methods.md).
 """
 
 import argparse

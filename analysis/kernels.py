@@ -1,7 +1,7 @@
 """Time of each kernel, and how well it uses the device.
 
     python -m analysis.kernels DIR                               one run, a sweep, or a PyProf table
-    python -m analysis.kernels DIR --by operator                 also class, layer, direction; class,direction
+    python -m analysis.kernels DIR --by operator                 also: class, layer, direction
     python -m analysis.kernels A B --direction bprop             comparison of two runs
     python -m analysis.kernels A B --summary --format csv        the difference by kind of change
     python -m analysis.kernels A B --direction fprop --method published

@@ -1,4 +1,4 @@
-"""Results of runs that no sweep has started: trainings by hand, and watched programs.
+"""Results of runs outside a sweep: training started by hand, and watched programs.
 
 A run of ``python -m train`` gets its own directory, ``results/by-hand/<run id>``, with the first free
 repetition number. Its rank 0 writes the manifest, as ``jobs.sweep`` does for the runs of a sweep.

@@ -1,4 +1,4 @@
-"""Clocks: take the times of a training loop, and put what a tool recorded on the clock of the rank's steps.
+"""Clocks: take the times of a training loop, and align a tool's recording with the clock of the rank's steps.
 
 On a GPU, CUDA events are recorded into the stream and read later, so the loop does not wait. On a CPU the
 clock is read directly.

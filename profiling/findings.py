@@ -3,9 +3,9 @@
 A finding has a code. The catalogues (``findings.yaml`` of ``profiling``, ``jobs`` and ``analysis``) define
 the severity of each code and its text, a template filled with the finding's data::
 
-    ranks_missing:
+    profiles_missing:
       severity: 3
-      text: "ranks missing: {n} of {of} ({ranks:ranks})"
+      text: "ranks missing in the recording: {n} of {of} ({ranks:ranks})"
 
 Severity 3: numbers are missing or wrong; 2: they are uncertain, or not comparable; 1: worth knowing. Findings
 with the same code are printed as one line: differing numbers as a range, lists joined, and the runs and ranks

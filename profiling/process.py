@@ -1,4 +1,4 @@
-"""A rank's process: facts of it and of its model, its stacks when it hangs, and its end."""
+"""A rank's process: facts about it and its model, its stacks when it hangs, and its end."""
 
 import atexit
 import faulthandler

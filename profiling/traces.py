@@ -1,6 +1,6 @@
 """Find the traces to convert, group them into jobs, and store their tables with a record of the job.
 
-The traces of a job come from one tool and one folder (subfolders of single ranks or hosts do not count),
+The traces of a job come from one tool and one folder (subfolders of ranks or hosts count as the same one),
 agree on world size and process groups, and were recorded at the same time.
 
 A job that was converted before gets the same folder. Files of the earlier conversion are replaced; jobs of

@@ -1,4 +1,4 @@
-"""Answers: as tables of a terminal, CSV, JSON or Parquet; and the flags that all analyses share.
+"""Write answers as terminal tables, CSV, JSON or Parquet; and the flags that all analyses share.
 
 With CSV, JSON and Parquet, standard output contains only the data; findings and failed runs go to standard
 error. Terminal tables have few, right-aligned columns, short headers that end in the unit, and a readable

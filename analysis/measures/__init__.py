@@ -1,1 +1,1 @@
-"""Measures, one per file: a study in, a DataFrame with its columns out."""
+"""Measures, one per file: each takes a study and returns a DataFrame with its columns."""

@@ -1,10 +1,10 @@
 """Slow nodes of an allocation, by what ``jobs.check`` measured on each of them.
 
-In each round all nodes were measured at the same time; if nodes are alike, it is by chance which has which of
-a round's values. The statistic of the permutation test is the largest mean distance of a node below the
-median of its round, of logarithms. The slowest node is tested first; if it is named, the others are tested
-without it (step-down maxT: Westfall and Young 1993), so all figures together name one of alike nodes in 5 %
-of checks. Three nodes are the fewest: of two nobody knows which is slow.
+In each round, all nodes were measured at the same time; if nodes are alike, a round's values are exchangeable
+between them. The statistic of the permutation test is the largest mean distance of a node below the median of
+its round, in logarithms. The slowest node is tested first; if it is named, the others are tested without it
+(step-down maxT: Westfall and Young 1993). If all nodes are alike, one is named in 5 % of checks, over all
+figures together. Three nodes are needed: of two, it is unknown which is slow.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Comparison of two results, by configuration: runs with a test, traces by intervals over their steps.
 
 A traced job was recorded once: a difference of medians counts if the intervals inside the two runs do not
-overlap. How much further runs would differ is unknown.
+overlap. The variation between runs is unknown.
 """
 
 from collections.abc import Sequence

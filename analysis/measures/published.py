@@ -1,6 +1,6 @@
 """PyProf's tables as the reference study evaluated them, corrected values, and the effect of each correction.
 
-Steps are counted in each table. Step durations are in TAU tables of the same configurations.
+Steps are counted in each table. Step durations come from TAU tables of the same configurations.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """Slices of a rank's timeline, from its tables, on the rank's own clock.
 
-Slices that would overlap on a track (concurrent kernels of a stream, nested ranges) go to another of the same
-name, which Perfetto merges with the first.
+Slices that would overlap on a track (concurrent kernels of a stream, nested ranges) go to another track
+of the same name, which Perfetto merges with the first.
 """
 
 import gzip

@@ -1,4 +1,4 @@
-"""Build the page of a study (opening, sections, provenance), of two, and of single-node studies."""
+"""Build the page of a study (summary, sections, provenance), of two, and of single-node studies."""
 
 import os
 from collections.abc import Mapping, Sequence

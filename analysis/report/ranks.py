@@ -1,7 +1,7 @@
 """Sections on what ranks wait for: collectives, MPI calls recorded by TAU, and stragglers.
 
-Map and table of stragglers have the same size for a hundred ranks and for thousands: they have the latest
-ranks, the table also the extremes. A page of its own has shares of communication in GPU time.
+The map and the table of stragglers show only the latest ranks (the table also the extremes), so thousands of
+ranks take no more space than a hundred. Shares of communication in GPU time are a separate page.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Charts of single-node studies: what fits in memory, what a layer costs, how long two ways take."""
+"""Charts of single-node studies: what fits in memory, what a layer costs, which alternative is faster."""
 
 from collections.abc import Iterator, Mapping
 

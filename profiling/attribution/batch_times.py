@@ -3,9 +3,9 @@
 Steps are found by the markers of scaleprof's loop, PyTorch's ProfilerStep, the optimizer's steps, or ranges
 that the user names; where nothing marks them, by the period of the kernels. A training loop launches the same
 kernels again and again. The autocorrelation of the sequence of kernel names gives, for every distance, the
-share of kernels that equal the one so many places later. A step is the shortest distance at which nearly all
-do. Layers recur at shorter distances, but kernels that run once per step (loss, optimizer) are missing there,
-which distinguishes a layer from a step.
+share of kernels that equal the kernel at that distance. A step is the shortest distance at which nearly all
+recur. Layers recur at shorter distances, but kernels that run once per step (loss, optimizer) are missing
+there, which distinguishes a layer from a step.
 """
 
 import re

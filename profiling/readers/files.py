@@ -1,4 +1,4 @@
-"""What is known of a profiler's file from elsewhere; text and large JSON traces, plain or gzip, in pieces.
+"""Context of a profiler's file from outside it; reading text and large JSON traces, plain or gzip, in pieces.
 
 A trace is cut between two events, and each piece is parsed by a fast parser. A cut is a guess (``},{`` may be
 part of a string or a list inside an event), which is confirmed if the piece is valid JSON: only whole events

@@ -5,7 +5,7 @@ correlation id of their launch. Their columns are converted to :mod:`profiling.a
 
 Operators and directions come from the texts of NVTX ranges. ``emit_nvtx`` writes an operator's name followed
 by ``, seq = 65`` or ``, op_id = 7``. PyProf wrapped PyTorch's functions in ranges whose text is a dict of
-module, operator and arguments. All other texts are ranges of the user's. As in PyProf, a forward kernel
+module, operator and arguments. All other texts are the user's ranges. As in PyProf, a forward kernel
 belongs to the outermost such range. A backward kernel belongs to the forward operator with its sequence
 number, if that launched anything; otherwise it is named after its node of the backward graph.
 """

@@ -1,8 +1,8 @@
 """Read the records of NCCL Inspector (NCCL 2.28 on, and RCCL): collectives, one JSON object per line.
 
-A process writes one file. Only in verbose mode do records say when a collective ran; of others no more than
-sums by kind and size are known. A rank is recorded by its number in the communicator; that in the largest one
-is taken for its number in the job.
+A process writes one file. Only in verbose mode do records contain the times of collectives; others contain
+sums by kind and size. Ranks are recorded as numbered in their communicator; the number in the largest one is
+taken as the rank in the job.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Read what oneDNN prints of each primitive that it executes (``ONEDNN_VERBOSE=1``), in any program's output.
+"""Read what oneDNN prints about each primitive it executes (``ONEDNN_VERBOSE=1``), in any program's output.
 
 A line is ``mkldnn_verbose,exec,PRIMITIVE,IMPLEMENTATION,PROPAGATION,...,MS``. Later releases begin it with
 ``dnnl_verbose`` or ``onednn_verbose``, write the engine before the primitive, and before ``exec`` the version

@@ -3,7 +3,7 @@
 Columns are returned as arrays of 64-bit integers, some thousand rows at a time. Tables and columns that a
 release lacks are absent; a row with a value that is not an integer is dropped and counted. Arrow's SQLite
 driver (ADBC) is several times as fast as :mod:`sqlite3` (``benchmarks.sqlite_readers``). It takes a column's
-type from its first rows, and refuses what has another: from there on SQLite gives the column one type.
+type from its first rows, and refuses values of another type: from there on, SQLite casts the column.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Backends with which ranks exchange gradients, and those of one process; others have a file each.
+"""Backends, which exchange gradients between ranks: those of one process; others have a file each.
 
 ``BACKENDS`` in :mod:`jobs.run` lists them.
 """

@@ -1,4 +1,4 @@
-"""A rank's samples of a data set, the same for every loader, and the TFRecord files that hold some.
+"""A rank's samples of a data set, the same for every loader, and reading and writing of TFRecord files.
 
 A data set is a folder of classes with images (``class/image.jpg``), or TFRecord files, each with its index. A
 rank's share is every ``world_size``-th sample from its *global* rank on. All loaders prepare images alike: a

@@ -1,4 +1,4 @@
-"""PyTorch's own loader (torchvision v2 transforms in DataLoader workers), and one random batch for ever.
+"""PyTorch's own loader (torchvision v2 transforms in DataLoader workers), and one random batch, repeated.
 
 For a GPU, workers leave pixels as bytes in pinned memory; the next batch is copied to the GPU and normalised
 there, one step ahead.
