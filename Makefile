@@ -13,7 +13,7 @@ REPORT := $(RESULTS)/report.html
 help:
 	@echo "make setup      install into $(VENV)"
 	@echo "make demo       install, run a small study, write $(REPORT)"
-	@echo "make test       install what the tests need, and run them; a part: make test ARGS=tests/analysis"
+	@echo "make test       install the test dependencies and run the tests; a part: make test ARGS=tests/analysis"
 	@echo "make check      lint, format and types"
 	@echo "make horovod    build Horovod into $(VENV) (DDP does not need it)"
 	@echo "make gpu-fake   stand-ins for NVIDIA's libraries, for tests without a GPU (1.3 GB)"

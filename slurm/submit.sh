@@ -7,7 +7,7 @@
 #   slurm/submit.sh configs/resnet50.yaml --dry-run            print the jobs and their commands, submit nothing
 #   AT_ONCE=yes slurm/submit.sh ...                            all as soon as nodes are free: less waiting, but
 #                                                              they share the network that is being measured
-#   CHECK=no slurm/submit.sh ...                               although this node lacks data or GPUs that jobs have
+#   CHECK=no slurm/submit.sh ...                               skip the checks: this node lacks data or GPUs that jobs have
 # A last job writes the table and the report when all have ended, successfully or not. Partition, account, QOS,
 # reservation and modules are those of the site file (SCALEPROF_SITE, or the one with this cluster's name).
 set -euo pipefail
