@@ -13,7 +13,6 @@ batches, "stay-away" at its start; with a file only as long as that is not there
 import faulthandler
 import json
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -67,7 +66,8 @@ def train(nodes: int, ranks: int, batches: int, directory: Path) -> None:
     if meets:
         gather("")
         digests = set(gather("same"))
-    shutil.copyfile(Path(os.environ["TEMPLATES"]) / f"{rank}.parquet", directory / "batches.parquet")
+    batches_of_it = Path(os.environ["TEMPLATES"]) / f"{rank}.parquet"
+    (directory / "batches.parquet").write_bytes(batches_of_it.read_bytes())
     report = {
         "rank": rank, "world_size": nodes * ranks, "hostname": socket.gethostname(), "device": "cpu",
         "backend": "scripted", "batches_done": batches, "images_done": 2 * batches, "losses_finite": True,
