@@ -10,8 +10,8 @@ the severity of each code and its text, a template filled with the finding's dat
 Severity 3: numbers are missing or wrong; 2: they are uncertain, or not comparable; 1: worth knowing. Findings
 with the same code are printed as one line: differing numbers as a range, lists joined, and the runs and ranks
 concerned. Formats of a field: ``ranks`` (0-2, 8), ``all`` (the whole list), ``ns`` (a duration), ``bytes``,
-``pct``, ``ends`` and ``range`` (two numbers, or empty), or Python's own. Without a format, numbers have four
-significant digits, and only the first three items of a list are printed.
+``pct``, ``ends`` and ``range`` (two numbers, or empty), ``grown`` (one, or empty), or Python's own. Without a
+format, numbers have four significant digits, and only the first three items of a list are printed.
 """
 
 import json
@@ -224,6 +224,7 @@ _LISTS: dict[str, Callable[[Sequence[Any]], str]] = {
     "ranks": listed,
     "all": "; ".join,
     "ends": lambda ends: f" [{ends[0]:.1f}, {ends[1]:.1f}]" if ends else "",
+    "grown": lambda of: f" (grew by {of[0]:.1f})" if of else "",
     "range": lambda ends: f" (range {ends[0]:+.1f} to {ends[1]:+.1f} %)" if ends else "",
 }
 _FORMAT = _Format()

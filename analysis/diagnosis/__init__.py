@@ -29,7 +29,7 @@ from analysis.frames.anatomy import anatomy as anatomy_frame
 from analysis.frames.measure import measure
 from analysis.frames.study import TAU, Source, Study
 from analysis.measures import anatomy, communication, critical_path, scaled, traced
-from analysis.measures.points import findings, points_of
+from analysis.measures.points import findings, points_of, shared_cores
 from analysis.measures.stragglers import late_ranks
 from jobs.run import LINK
 from profiling.errors import UserError
@@ -96,7 +96,12 @@ def _of_runs(evidence: Evidence) -> list[Finding]:
     incomplete = [Finding("sweep_incomplete", data=data)] if waiting else []
     slower = [one for one in study.findings if one.code == "slower_from" and own["slower_pct"].any()]
     sizes = scaled.sizes_without_result(study)
-    return [*_unrecorded(study), *incomplete, *sizes, *found, *slower, *_link(evidence, found)]
+    # What ranks lose to each other's use of the cores comes before what else they may lose.
+    lost = {one.code for one in found} & {"loss", "loss_unexplained", "cause_uncertain"}
+    shared = [Finding("cores_shared")] if lost and shared_cores(study) else []
+    advice = advised("shared cores", ["same_cores"], ours=False) if shared else []
+    first = [*_unrecorded(study), *incomplete, *sizes, *shared]
+    return [*first, *found, *slower, *_link(evidence, found), *advice]
 
 
 def _unrecorded(study: Study) -> list[Finding]:
@@ -220,7 +225,7 @@ def _traced_step(source: Source, row: Mapping[str, Any]) -> Finding:
     shares = {name: 100 * ms / row["wall_ms"] for name, ms in parts_ms.items() if name in PARTS}
     data = {
         "what": "recording" if source.without_steps else "step", "step_ns": 1e6 * row["wall_ms"],
-        "n": len(source.job.ranks) if source.job else 1, "of": source.ranks, "parts_ms": parts_ms,
+        "n": len(source.job.ranks) if source.job else 1, "of": source.world_size or "?", "parts_ms": parts_ms,
         "parts_pct": shares, "steps": row["attributed_steps"], "shares": in_words(shares),
     }  # fmt: skip
     return Finding("traced_step_takes", run=source.id, data=data)
@@ -252,6 +257,9 @@ def _saving(evidence: Evidence) -> list[Finding]:
     except UserError:
         return []
     rows = parts[parts["part"].isin(AVOIDABLE)]
+    of_run = {one.data.get("what") for one in evidence.study.noted if one.run == paths.source.id}
+    if critical_path.WAITS_AS_HOST in of_run:
+        rows = rows[rows["part"] != "host"]
     if rows.empty:
         return []
     best = rows.sort_values("saved_ms").iloc[-1]
@@ -295,9 +303,11 @@ def as_lines(found: Iterable[Finding]) -> list[str]:
         else:
             bar = "#" * round(one.data["cost_pct"] / _BAR_PCT) if "kind" in one.data else ""
             lines.append(" ".join(filter(None, [bar, str(one)])))
-        for name, share in list(parts.items())[:_MOST_BARS]:
+        bars = [(PARTS[name]["name"], share) for name, share in parts.items()]
+        rest = 100 - sum(round(share) for _, share in bars[:_MOST_BARS])
+        for name, share in [*bars[:_MOST_BARS], *([("other", rest)] if parts and rest > 0 else [])]:
             bar = "#" * round(share / _BAR_PCT)
-            lines.append(f"  {bar:<{100 // _BAR_PCT}} {share:3.0f} % {PARTS[name]['name']}")
+            lines.append(f"  {bar:<{100 // _BAR_PCT}} {share:3.0f} % {name}")
     return lines
 
 

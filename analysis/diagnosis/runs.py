@@ -102,7 +102,7 @@ def of_rows(
         *([_efficiency(worst)] if worst is not best else []),
         *(one for one in of_points if one.code == "above_ideal"),
         *causes,
-        *(suspected(of_judged) if not here else []),
+        *(one.of(configuration=judged["called"]) for one in (suspected(of_judged) if not here else [])),
         *_measured_gain(judged, own),
         *disagree,
         *_advice(judged, own, gained[:0] if disagree else gained, causes),
@@ -337,6 +337,7 @@ def _causes(row: dict[str, Any], late: Finding | None, limit: str) -> list[Findi
         data = {
             "kind": kind, "limit": limit if kind == TRANSFER else "", "cause": part["cause"],
             "name": name, "cost_pct": pct, "ends": ends, "high_pct": ends[1] if ends else most,
+            "grown": [grown[kind]] if grown[kind] - pct >= _SHOWN_PCT and not late else [],
             "cost_ms": pct / 100 * _step_ms(row), "lost_pct": lost_pct(row),
         }  # fmt: skip
         return _finding(code, row, **data)

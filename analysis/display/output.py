@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Columns = Mapping[str, Sequence[Metric]]  # by what they are of, as --columns lists them
-_MOST_BESIDE = 2  # findings that are printed beside a table
+_MOST_BESIDE = 2  # findings that are printed beside a table, with the verdict
 _WIDTH_OF_TEXT = 120  # in a file or a pipe, where tables are as wide as they are
 
 
@@ -167,7 +167,7 @@ def emit(answer: Answer, study: Any, arguments: argparse.Namespace) -> int:
 
     ``study``: what it is of: it has ``findings``, ``missing`` runs, and is ``on_cpus`` or not.
     """
-    beside = _MOST_BESIDE if arguments.format == "table" else MOST_SHOWN
+    beside = max(1, _MOST_BESIDE - len(answer.verdict)) if arguments.format == "table" else MOST_SHOWN
     most = None if arguments.notes else beside
     found = [] if answer.brief and not arguments.notes else study.findings
     if arguments.format == "table":

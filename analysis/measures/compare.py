@@ -31,7 +31,7 @@ from profiling.errors import UserError
 from profiling.findings import Finding
 
 SLOWER, FASTER, NO_DIFFERENCE, TOO_FEW = "slower", "faster", "no difference", "too few runs"
-FEW_STEPS = "too few steps"
+FEW_STEPS, OPPOSITE = "too few steps", "slower and faster"
 # As tables have it: the effect may be any of its interval.
 SHOWN: dict[str, str] = {NO_DIFFERENCE: "no difference shown"}
 _VERDICT = Metric(
@@ -175,7 +175,7 @@ def verdicts(rows: pd.DataFrame, same: bool, threshold_pct: float = 0.0) -> list
     if not (deciding["kind"] == "step").any():
         return [Finding("not_compared", data={"what": "steps"})]
     if same:
-        none = {SLOWER: 0, FASTER: 0, "of": 0}
+        none = {SLOWER: 0, FASTER: 0, "of": 0, "each": []}
         return [Finding("compared", data={"verdict": "same runs", "change": "0 %", **none})]
     # The row of all of them first, if there is one.
     deciding = deciding.sort_values("kind", kind="stable")
@@ -203,7 +203,8 @@ def _verdict(deciding: pd.DataFrame, threshold_pct: float) -> dict[str, Any]:
     counts = {name: int((steps["verdict"] == name).sum()) for name in (SLOWER, FASTER)}
     low, high = row.get(f"{effect}_low"), row.get(f"{effect}_high")
     change = f"{row[effect]:+.1f} %" + (f" [{low:.1f}, {high:.1f}]" if pd.notna(low) else "")
-    return {"verdict": verdict, "change": change, **figures, **counts, "of": len(steps)}
+    each = [steps[effect].min(), steps[effect].max()] if len(steps) > 1 else []
+    return {"verdict": verdict, "change": change, **figures, **counts, "of": len(steps), "each": each}
 
 
 def _effect(rows: pd.DataFrame) -> str:
@@ -407,7 +408,10 @@ def differences(pairs: pd.DataFrame) -> pd.DataFrame:
         if kind == "step" and len(strata) > 1:
             of_all = {"kind": "combined", "quantity": "step_ms of all", **_tested(strata, 1)}
             combined = pd.DataFrame([of_all])
-            figures.append(combined.assign(verdict=_verdicts(combined)))
+            verdict = _verdicts(combined)
+            both = {SLOWER, FASTER} <= {*rows["verdict"]}
+            verdict = np.where(both & (verdict == NO_DIFFERENCE), OPPOSITE, verdict)
+            figures.append(combined.assign(verdict=verdict))
     rows = pd.concat(figures).sort_values("kind", key=lambda kinds: kinds.map(KINDS.index), kind="stable")
     return rows.drop(columns=["least_p", "calls_a", "calls_b"]).reset_index(drop=True)
 

@@ -34,7 +34,7 @@ PART = Metric("part", "class of kernels, collectives, copies, host, launches, ..
 # No heading says step: the figures of a trace without steps are of the whole recording.
 METRICS = (
     Metric("steady_steps", "steps averaged: recorded, without warmup", table=False),
-    Metric("step_ms", "mean step, from the last start to the last end of a rank", "duration\nms", priority=0),
+    Metric("step_ms", "mean step, last start to last end of the ranks", "all ranks\nms", priority=0),
     Metric("path_ms", "time on the critical path; the parts sum to step_ms", "on path\nms"),
     Metric("path_pct", "path_ms in percent of the step", "on path\n%", places=1),
     Metric("step_without_ms", "duration of the step if this part took no time", "without it\nms", priority=0),
@@ -48,6 +48,7 @@ COLUMNS = {
 }  # fmt: skip
 TOP, TOP_OF_EACH = 40, 10  # rows of ``by`` that a table shows of one run, of each of several
 
+WAITS_AS_HOST = "waits of calls, which count as host"
 COLLECTIVES, COPIES, WAITING = "collectives", "copies", "waiting for other ranks"
 # The parts of a path, which sum to it, by numbers of waits.py: classes of kernels, and the rest.
 PARTS: dict[str, tuple[int, ...]] = {
@@ -252,7 +253,7 @@ def _note_unknown(study: Study, trace: RunTrace, ranks: Sequence[waits.Recorded]
         study.note("launches_missing", source, n=count, of=count)
     # Without the time at which calls returned none of them is known to wait.
     elif not all((of_rank["launch_end_ns"] >= 0).any() for of_rank in kernels):
-        study.note("not_recorded", source, what="waits of calls, which count as host")
+        study.note("not_recorded", source, what=WAITS_AS_HOST)
     if len(trace.ranks) < source.ranks:
         study.note("path_in_part", source, n=len(trace.ranks), of=source.ranks, what="ranks")
     clocks = len(ranks) if trace.matched is None else len(np.unique(trace.matched.reference))

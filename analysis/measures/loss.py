@@ -248,10 +248,11 @@ def without_meaningless_parts(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def most_unattributed(lost_pct: Any, slower_pct: Any) -> Any:
-    """What parts may leave of a loss and still tell its cause: more where a run became slower, as it may have
-    been profiled before or after that.
+    """What parts may leave of a loss and still tell its cause: half of it, or what runs became slower by, as
+    they may have been profiled before or after that.
     """
-    return UNATTRIBUTED_SHARE * lost_pct * (1 + (slower_pct > 0))
+    slowed_pct = 100 * slower_pct / (100 + slower_pct)  # of the longer step
+    return np.fmin(lost_pct, np.fmax(UNATTRIBUTED_SHARE * lost_pct, slowed_pct))
 
 
 def other_steps(ratio: float | None) -> str:

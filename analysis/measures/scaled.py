@@ -91,8 +91,6 @@ def scaled(
         return traced.answer(study, scaling)
     frame = configurations(study, method, group_by, scaling)
     notes = published.explain(study) if explain else []
-    for finding in unexplained(frame):
-        study.add(finding)
     verdict = [*sizes_without_result(study), *uncertain(frame)]
     return Answer(frame, _in_data(frame, group_by), tables(frame, group_by), verdict=verdict, notes=notes)
 
@@ -123,7 +121,10 @@ def configurations(
     names = names_of([_METHOD, *_fields(group_by), *figures]) + ([] if group_by else study.own_factors)
     numbers = names_of(one for one in figures if not one.text)
     frame = frame.reindex(columns=list(dict.fromkeys(names)))
-    return frame.astype(dict.fromkeys(numbers, float) | dict.fromkeys(_COUNTS, "Int64"))
+    frame = frame.astype(dict.fromkeys(numbers, float) | dict.fromkeys(_COUNTS, "Int64"))
+    for finding in unexplained(frame):
+        study.add(finding)
+    return frame
 
 
 # A column that rows of one kind alone have; the title of their table, if they have one, and their columns.
@@ -421,6 +422,7 @@ def loss_part(own: pd.DataFrame, group_by: Sequence[str] = (), intervals: bool =
         return None
     (lost,) = columns(loss.METRICS, "loss_pct")
     who = [*_who(own, group_by), lost if intervals else replace(lost.alone, priority=2)]
+    title = "Loss of scaling efficiency, percentage points"
     if scaled["loss_compute_pct"].isna().all():
         # No profiled run tells the parts; every run has stages.
         names = (*BY_STAGES, "wait_data", "wait_host")
@@ -428,7 +430,6 @@ def loss_part(own: pd.DataFrame, group_by: Sequence[str] = (), intervals: bool =
             replace(one, priority=0 if one.name.startswith("loss_wait_") else 2)
             for one in columns(loss.METRICS, *(f"loss_{name}_pct" for name in names))
         ]
-        title = "Loss of scaling efficiency by stage, percentage points"
         return Part(title, scaled, [*who, *by_stages])
     names = (*PARTS[:2], *WITHIN["exposed_communication"], *PARTS[2:], "unattributed", "idle_host_bound")
     optional = [f"loss_{name}_pct" for name in (*WITHIN["exposed_communication"], "idle_host_bound")]
@@ -437,7 +438,6 @@ def loss_part(own: pd.DataFrame, group_by: Sequence[str] = (), intervals: bool =
         for one in columns(loss.METRICS, *(f"loss_{name}_pct" for name in names))
         if one.name not in optional or scaled[one.name].notna().any()
     ]
-    title = "Loss of scaling efficiency by part of the step, percentage points"
     caption = "Growth of each part of a profiled step relative to the baseline; negative: it shrank."
     return Part(title, scaled, [*who, *shown], caption)
 
@@ -458,6 +458,8 @@ def _use_part(own: pd.DataFrame, group_by: Sequence[str]) -> Part | None:
     others = [exposed, perturbation.alone]
     if not filled([*shares, *others], own):
         return None
-    peak = "the datasheet's peak" if of_sheet else "the measured peak"
-    title = f"Use of the device, % of {peak}" if shares else "Communication, and the cost of profiling"
+    peak = "datasheet's peak" if of_sheet else "measured peak"
+    title = f"Use of device, % of {peak}" if shares else "Communication, and the cost of profiling"
+    if (own[f"flops_efficiency_of_step{beside}"] > own[f"flops_efficiency_of_kernels{beside}"]).any():
+        title += " (kernels: of slower, profiled runs)"
     return Part(title, own, [*_who(own, group_by), *shares, *others])

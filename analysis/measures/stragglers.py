@@ -42,7 +42,7 @@ METRICS = (
     NODE,
     Metric("told_by", "collectives, or stages (a lower bound)", "measured\nfrom", text=True, priority=0),
     Metric("steady_steps", "steps whose lateness is known, without warmup", "steps", priority=0),
-    Metric("step_ms", "median step of the job without warmup; without steps: per collective", priority=0),
+    Metric("step_ms", "median step, no warmup; without steps: per collective", "job's\nstep ms", priority=0),
     Metric("lateness_ms", "others' wait for the rank; negative: it waited", "lateness, ms\nmedian", IN_RUN),
     Metric("mean_lateness_ms", "mean lateness over the steps", "mean\nms", significant=3, priority=2),
     Metric("late_pct", "share of steps in which it was late (2 % of a step or more)", places=0),

@@ -187,7 +187,8 @@ def tables(frame: pd.DataFrame) -> list[Part]:
         *("step_ms", "wall_ms", *(f"{name}_ms" for name in PARTS)),
         *(("speedup", "scaling_efficiency_pct") if frame["world_size"].nunique() > 1 else ()),
     )  # fmt: skip
-    parts = [Part("Scaling, from traces (ms per step)", frame, columns(METRICS, *of_jobs))]
+    title = "Scaling, from traces (ms; step: slowest rank, wall: mean of ranks)"
+    parts = [Part(title, frame, columns(METRICS, *of_jobs))]
     grown = frame[frame["world_size"] > frame["base_world_size"]]
     if len(grown):
         of_parts = columns(METRICS, "run", "world_size", *(f"grew_{name}_ms" for name in GREW))

@@ -20,6 +20,7 @@ from analysis.measures.loss import LATE_RANKS
 from analysis.report import base
 from analysis.report.base import Context, section
 from analysis.report.render import Chart, Section
+from profiling.findings import lines
 
 _GROWTH = (
     "Growth of each part of a profiled step, in percentage points of efficiency; negative: it shrank. "
@@ -101,7 +102,8 @@ def loss(context: Context) -> Section:
         bars = base.named(ordered, [*context.series, "world_size"], context.lines, context.unit)
         title = "Loss of scaling efficiency"
         charts.append(base.bar_chart("loss", bars, colours, title, "pct", "percentage points"))
-    return Section(text, charts, [replace(part, title="", caption="")])
+    tables = [replace(part, title="", caption="")]
+    return Section(text, charts, tables, lines(figures.unexplained(context.own)))
 
 
 @section("stages", "How long are the stages of a step?", _ran)

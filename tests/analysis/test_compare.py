@@ -11,7 +11,7 @@ import pytest
 from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.measures import compare
-from analysis.measures.compare import differences, pairs_of
+from analysis.measures.compare import differences, pairs_of, verdicts
 from profiling.attribution.batch_times import WHOLE
 from profiling.traced_job import JOB, read_job
 from tests.analysis.commands import found, one_line_error, run
@@ -145,6 +145,19 @@ def test_configurations_that_are_all_a_little_slower_are_one_finding(tmp_path):
     assert (row["runs_a"], row["runs_b"]) == (24, 24)
     assert said["compared"]["verdict"] == "worse" and said["few_runs"]["least"] == 5
     assert run("analysis.compare", tmp_path / "a", tmp_path / "b", "--threshold", "5").code == 0
+
+
+def test_opposite_effects_are_not_no_difference():
+    runs = pd.DataFrame([
+        {"side": side, "kind": "step", "quantity": "step_ms", "workers": str(one), "value": ms + n / 99}
+        for one, sides in enumerate(((100, 105), (100, 95)))
+        for side, ms in zip("AB", sides, strict=True)
+        for n in range(6)
+    ]).assign(calls=np.nan)  # fmt: skip
+    rows = differences(pairs_of(runs))
+    assert list(rows["verdict"]) == ["slower", "faster", "slower and faster"]
+    (found,) = verdicts(rows, same=False, threshold_pct=10.0)
+    assert found.data["each"] == pytest.approx([-5, 5], abs=0.1)
 
 
 def test_what_differs_beside_the_steps_is_named(before, tmp_path):

@@ -1,5 +1,6 @@
 """The report's opening: the causes of a loss, the largest first, with what they cost."""
 
+import re
 from dataclasses import replace
 
 import pandas as pd
@@ -69,6 +70,8 @@ def test_two_large_causes_are_both_named_and_one_that_may_be_none_is_said_to_be_
     parts = lost(LOST_PCT, exposed_transfer=12.0, compute=15.0, exposed_loader=10.0)
     found = causes(of_rows([BASE, point(4, 160.0, **parts)]))
     assert [kind for kind, _ in found] == ["compute", "exposed_transfer"]
+    shrunk = of_rows([BASE, point(4, 160.0, **lost(LOST_PCT, compute=45.0, idle=-7.5))])
+    assert [one.data["grown"] for one in by_code(shrunk, "cause_of_loss")] == [[45.0]]
     unsure = parts | {"loss_compute_pct_low": -3.0, "loss_compute_pct_high": 33.0}
     found = of_rows([BASE, point(4, 160.0, **unsure)])
     assert [kind for kind, _ in causes(found)] == ["exposed_transfer", "exposed_loader"]
@@ -81,17 +84,17 @@ def test_two_large_causes_are_both_named_and_one_that_may_be_none_is_said_to_be_
 
 
 @pytest.mark.parametrize(
-    ("lost_pct", "ratio", "told"),
+    ("lost_pct", "ratio", "slower_pct", "told"),
     [
-        (10.0, None, False),
-        (60.0, None, False),
-        (LOST_PCT, 1.2, True),
-        (LOST_PCT, 0.7, False),
-        (LOST_PCT, 2.0, False),
+        (10.0, None, 0.0, False), (60.0, None, 0.0, False), (LOST_PCT, 1.2, 0.0, True),
+        (LOST_PCT, 0.7, 0.0, False), (LOST_PCT, 2.0, 0.0, False),
+        # Of a step that became 20 % longer 17 points may have been profiled before; of one by a half 33.
+        (10.0, None, 20.0, False), (10.0, None, 50.0, True),
     ],
-)
-def test_parts_that_miss_the_loss_or_are_of_other_steps_tell_no_cause(lost_pct, ratio, told):
-    found = of_rows([BASE, point(4, 160.0, **lost(LOST_PCT, compute=lost_pct), perturbation=ratio)])
+)  # fmt: skip
+def test_parts_that_miss_the_loss_or_are_of_other_steps_tell_no_cause(lost_pct, ratio, slower_pct, told):
+    of_parts = lost(LOST_PCT, compute=lost_pct)
+    found = of_rows([BASE, point(4, 160.0, **of_parts, perturbation=ratio, slower_pct=slower_pct)])
     assert bool(causes(found)) is told and bool(by_code(found, "loss_unexplained")) is not told
 
 
@@ -174,6 +177,7 @@ def test_ranks_that_may_be_late_by_chance_are_suspected():
     found = of_rows([BASE, point(8, 160.0, **lost(37.5, exposed_wait=30.0))], rows)
     (suspected,) = by_code(found, "straggler_suspected")
     assert suspected.data == {"suspects": [4, 5], "wait_ns": 11e6, "n": 1, "of": 1}
+    assert suspected.configuration == "P = 8"
 
 
 @pytest.mark.parametrize(
@@ -239,7 +243,6 @@ def test_an_option_that_runs_show_to_be_faster_is_named():
 
 # More are in test_planted_causes.py.
 WORLDS = {
-
     "loader by turns": (replace(JOB, ranks=1), replace(JOB, by_turns_ms=20.0)),
     "bursts of the loader": (replace(JOB, ranks=1), replace(JOB, bursts_ms=40.0)),
     "loader at every size": (replace(JOB, all_load_ms=90.0, ranks=2), replace(JOB, all_load_ms=90.0)),
@@ -308,6 +311,7 @@ def test_watched_programs_sweeps_and_reports_end_with_the_first_lines(tmp_path, 
     write_sweep(tmp_path, WORLDS["loader at every size"], seed=3, repetitions=TIMED, batches=30)
     shown = run("analysis.summary", tmp_path, "--short")
     assert shown.code == 0 and "42 %" in shown.out
+    assert sum(map(int, re.findall(r"(\d+) % \D*$", shown.out, re.MULTILINE)[:4])) == 100
     assert summary_of(tmp_path) == []
     monkeypatch.delenv(WITHOUT_SUMMARY)
     # Wherever lines break.

@@ -172,6 +172,8 @@ def test_parts_that_explain_nothing_of_the_loss_are_withheld_with_one_line_why(t
     (finding,) = unexplained(frame)
     assert (finding.code, finding.data["cost_pct"]) == ("loss_unexplained", pytest.approx(row["loss_pct"]))
     assert not text_of([finding]).startswith(finding.code)
-    found = loss.section(Context(load(tmp_path)))
-    assert found is not None
+    context = Context(load(tmp_path))
+    found = loss.section(context)
+    assert found is not None and len(found.notes) == 1
+    assert "loss_unexplained" in {one.code for one in context.study.findings}
     assert [label.rpartition(", ")[2] for label in found.charts[0].figure["data"][0]["y"]] == ["2 GPUs"]

@@ -6,12 +6,14 @@ import shutil
 import numpy as np
 import pytest
 
+from analysis.diagnosis import diagnosis
 from analysis.display.metrics import records
 from analysis.frames.load import load
 from analysis.measures.points import shared_cores
 from analysis.prediction import configurations, curve
 from analysis.prediction.configurations import LINKS, ONE_SIZE, TOO_FAR, TOO_WIDE, Configuration, read_table
 from analysis.prediction.predict import of_study, predictions
+from analysis.report.base import Context
 from profiling.findings import Finding
 from tests.analysis.commands import found, one_line_error, run
 from tests.analysis.frames import opening_of, section_of
@@ -232,6 +234,8 @@ def test_ranks_that_would_share_cores_are_told(tmp_path, given, share):
 def test_the_report_gives_no_forecast_for_ranks_that_would_share_cores(tmp_path):
     study = plant(tmp_path)
     assert "simulated" not in opening_of(study)
+    codes = [one.code for one in diagnosis(Context(study))]
+    assert codes.index("cores_shared") < codes.index("loss")
     section = section_of(study, "prediction")
     assert section.unavailable == str(Finding("cores_shared")) and not section.charts
     assert "cores_shared" in found("analysis.predict", tmp_path)
