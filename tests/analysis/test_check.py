@@ -47,13 +47,10 @@ def test_of_alike_nodes_one_is_named_in_5_percent_of_checks(noise, nodes):
 @pytest.mark.parametrize(
     ("nodes", "slow"),
     [
-        (FEWEST, {0: 0.8}),
-        (4, {1: 0.9}),
-        (5, {1: 0.5, 3: 0.85}),
-        (8, {0: 0.2, 7: 0.9}),
+        (FEWEST, {0: 0.8}), (4, {1: 0.9}), (5, {1: 0.5, 3: 0.85}), (8, {0: 0.2, 7: 0.9}),
         (32, {3: 0.9, 4: 0.9}),
     ],
-)
+)  # fmt: skip
 def test_exactly_the_slow_ones_are_named(nodes, slow):
     draw = np.random.default_rng(5)
     for _ in range(5):

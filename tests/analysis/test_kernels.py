@@ -120,16 +120,13 @@ def totals_of(a: pd.DataFrame, b: pd.DataFrame) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("calls", "each_ms", "change", "by_calls", "by_duration"),
     [
-        (20, 1.0, "more calls", 10.0, 0.0),
-        (5, 1.0, "fewer calls", -5.0, 0.0),
-        (10, 1.5, "slower", 0.0, 5.0),
-        (10, 0.5, "faster", 0.0, -5.0),
+        (20, 1.0, "more calls", 10.0, 0.0), (5, 1.0, "fewer calls", -5.0, 0.0),
+        (10, 1.5, "slower", 0.0, 5.0), (10, 0.5, "faster", 0.0, -5.0),
         (20, 0.8, "more calls", 9.0, -3.0),  # although each is shorter
         (8, 2.0, "slower", -3.0, 9.0),  # although they are fewer
-        (20, 0.5, "same", 7.5, -7.5),
-        (10, 1.0, "same", 0.0, 0.0),
+        (20, 0.5, "same", 7.5, -7.5), (10, 1.0, "same", 0.0, 0.0),
     ],
-)
+)  # fmt: skip
 def test_more_calls_are_not_slower_ones(calls, each_ms, change, by_calls, by_duration):
     """Before, a step has 10 calls of 1 ms."""
     a, b = side(10, 1.0), side(calls, each_ms)

@@ -55,13 +55,10 @@ def test_the_cause_is_what_made_a_rank_come_last(caused_ms, forward_ms, expected
 @pytest.mark.parametrize(
     ("measured_from", "waited", "verdict"),
     [
-        (of.BY_STAGES, 1.8, SHORT_WAIT),
-        (of.BY_COLLECTIVES, 1.8, SHORT_WAIT),
-        (of.BY_STAGES, 0.0, SHORT_WAIT),
-        (of.BY_COLLECTIVES, 0.0, CLOCK),
-        (of.BY_COLLECTIVES, 1.0, CLOCK),
+        (of.BY_STAGES, 1.8, SHORT_WAIT), (of.BY_COLLECTIVES, 1.8, SHORT_WAIT),
+        (of.BY_STAGES, 0.0, SHORT_WAIT), (of.BY_COLLECTIVES, 0.0, CLOCK), (of.BY_COLLECTIVES, 1.0, CLOCK),
     ],
-)
+)  # fmt: skip
 def test_a_verdict_does_not_deny_what_the_row_shows(measured_from, waited, verdict):
     """Behind by 2.2 % of a step, while the others wait for less than the 2 % that make a rank late."""
     late, behind = np.full((4, 50), -waited / 3), np.zeros((4, 50))

@@ -21,17 +21,13 @@ from tests.analysis.synthetic import Truth, run_of, write_sweep
 @pytest.mark.parametrize(
     ("device", "precision", "tflops", "gb_per_s"),
     [
-        ("Tesla K40m", "fp32", 4.29, 288),
-        ("NVIDIA H100 80GB HBM3", "bf16", 989.4, 3350),
-        ("NVIDIA A100-SXM4-40GB", "fp32", 19.5, 1555),
-        ("NVIDIA B200", "bf16", 2250, 8000),
-        ("NVIDIA GB200", "tf32", 1250, 8000),
-        ("NVIDIA GH200 480GB", "fp16", 989.4, 4000),
+        ("Tesla K40m", "fp32", 4.29, 288), ("NVIDIA H100 80GB HBM3", "bf16", 989.4, 3350),
+        ("NVIDIA A100-SXM4-40GB", "fp32", 19.5, 1555), ("NVIDIA B200", "bf16", 2250, 8000),
+        ("NVIDIA GB200", "tf32", 1250, 8000), ("NVIDIA GH200 480GB", "fp16", 989.4, 4000),
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "bf16", 503.8, 1792),
-        ("AMD Instinct MI250X/MI250", "fp16", 191.5, 1638),
-        ("AMD Instinct MI300X", "bf16", 1307.4, 5300),
+        ("AMD Instinct MI250X/MI250", "fp16", 191.5, 1638), ("AMD Instinct MI300X", "bf16", 1307.4, 5300),
     ],
-)
+)  # fmt: skip
 def test_devices_as_their_driver_names_them(device, precision, tflops, gb_per_s) -> None:
     peak = peaks.find(device)
     assert peak is not None

@@ -126,13 +126,10 @@ HOROVOD = "n_gpus,img_per_s\n1,872\n8,6679\n"
         ("a,b\n1,2\n", "16", "needs a column of ranks"),
         ("n_gpus,img_per_s\n1,872\n-8,6679\n", "16", "line 3"),
         ("n_gpus,img_per_s\n1,872\n", "16", ONE_SIZE),
-        ("", "16", "not a CSV table"),
-        (HOROVOD, "0", "invalid list"),
-        (HOROVOD, "16 32", "invalid list"),
-        (HOROVOD, "4096", "give at most 128"),
-        (HOROVOD, "8", "give more than 8"),
+        ("", "16", "not a CSV table"), (HOROVOD, "0", "invalid list"), (HOROVOD, "16 32", "invalid list"),
+        (HOROVOD, "4096", "give at most 128"), (HOROVOD, "8", "give more than 8"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_table_and_bad_ranks_are_one_line(tmp_path, text, ranks, says):
     table = tmp_path / "t.csv"
     table.write_text(text)

@@ -127,15 +127,11 @@ def test_what_changes_nothing_is_said(given, what_if, why):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("fp16-gradient", "did you mean"),
-        ("network", "network=2x"),
-        ("network=2", "network=2x"),
-        ("network=0x", "needs a number"),
-        ("bucket-mb=big", "bucket-mb=50"),
-        ("no-loader=3", "takes no value"),
-        ("no-loader+x", "unknown change 'x'"),
+        ("fp16-gradient", "did you mean"), ("network", "network=2x"), ("network=2", "network=2x"),
+        ("network=0x", "needs a number"), ("bucket-mb=big", "bucket-mb=50"),
+        ("no-loader=3", "takes no value"), ("no-loader+x", "unknown change 'x'"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_what_if_is_one_line(text, says):
     with pytest.raises(UserError, match=says):
         parse_what_ifs(f"no-stragglers,{text}")
