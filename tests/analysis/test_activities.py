@@ -151,12 +151,11 @@ LOG = """==7== NVPROF is profiling process 7, command: python main.py -a alexnet
 @pytest.mark.parametrize(
     ("name", "words", "options"),
     [
-        ("{gpus}gpus/run_{batch}.txt", " -b {batch}", ()),
+        ("{gpus}gpus/run_{batch}.txt", " -b {batch}", ()), ("gpu{gpus}_b{batch}.txt", " --gpu 0", ()),
         ("{gpus}/{batch}.txt", " --batch-size={batch} --gpus {gpus}", ()),
-        ("gpu{gpus}_b{batch}.txt", " --gpu 0", ()),
         ("n{gpus}_b{batch}.log", "", ("--field", r"gpus=n(\d+)_")),
     ],
-)
+)  # fmt: skip
 def test_a_folder_of_logs_gives_the_shares_by_gpus_and_batch(tmp_path, name, words, options):
     cells = [(1, 8), (1, 16), (4, 8), (4, 16)]
     for gpus, batch in cells:

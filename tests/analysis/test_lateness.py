@@ -36,13 +36,11 @@ def verdicts(one: of.Lateness) -> list[str]:
 @pytest.mark.parametrize(
     ("caused_ms", "forward_ms", "expected"),
     [
-        ([0, 0, 9, 0, 0], 9, ("host", 9)),
-        ([0, 6, 3, 0, 0], 1, ("processor", 6)),
+        ([0, 0, 9, 0, 0], 9, ("host", 9)), ([0, 6, 3, 0, 0], 1, ("processor", 6)),
         ([0, 0, 3, 0, 0], 9, ("processor or host", 9)),  # in that run it was hardly late
-        ([0, 1, 0, 0, 8], 1, ("processor or host", 1)),
-        (None, 9, ("processor or host", 9)),
+        ([0, 1, 0, 0, 8], 1, ("processor or host", 1)), (None, 9, ("processor or host", 9)),
     ],
-)
+)  # fmt: skip
 def test_the_cause_is_what_made_a_rank_come_last(caused_ms, forward_ms, expected):
     late = np.zeros((2, 10))
     late[1] = 9.0 * MS

@@ -136,15 +136,14 @@ def test_no_mistyped_folder_is_made(results: Path, tmp_path: Path, command: str,
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--group-by", "nods"), "did you mean 'nodes'?"),
+        (("--group-by", "nods"), "did you mean 'nodes'?"), (("--group-by", ""), "--group-by needs a field"),
         (("--group-by", "batch,lader"), "did you mean 'loader'?"),
-        (("--group-by", ""), "--group-by needs a field"),
         (("--method", "corected"), "did you mean 'corrected'?"),
         (("--formt", "csv"), "did you mean '--format'?"),
         (("--format", "cvs"), "invalid --format 'cvs'; did you mean 'csv'?"),
         (("--scaling", "both"), "invalid --scaling 'both'; one of: "),
     ],
-)
+)  # fmt: skip
 def test_a_slip_of_the_pen_is_one_line_with_the_near_miss(results, arguments, says):
     assert says in one_line_error(run("analysis.scaled", results, *arguments))
 

@@ -84,11 +84,10 @@ def order(directory, other_ms):
 @pytest.mark.parametrize(
     ("factors", "difference", "ratio"),
     [
-        ([0.5] * 20, "significant", 0.5),
-        ([1.2] * 20, "significant", 1.2),
+        ([0.5] * 20, "significant", 0.5), ([1.2] * 20, "significant", 1.2),
         ([0.9, 1.1] * 10, "not significant", 1.0),
     ],
-)
+)  # fmt: skip
 def test_orders_are_compared_turn_by_turn(tmp_path, factors, difference, ratio):
     made = studies.studies(order(tmp_path / "one", np.array([10, 11, 12, 13] * 5) * factors))
     (compared,) = made.verdict
