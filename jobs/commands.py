@@ -63,7 +63,7 @@ def listing() -> str:
 
 def _run() -> int:
     word, *words = sys.argv[1:] or ["--help"]
-    if word in ("-h", "--help", "--version"):
+    if word in ("-h", "--help", "--all", "--version"):
         print(f"scaleprof {metadata.version('scaleprof')}" if word == "--version" else listing())
         return EXIT_DONE
     if word.startswith("-"):
