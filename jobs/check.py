@@ -29,7 +29,7 @@ from profiling.errors import Unsuccessful, UserError, run_command
 # A training step of half a second at most.
 _SHORT = {
     "gpu": {"model": "resnet50", "batch": 64},
-    "cpu": {"model": "resnet18", "batch": 4, "image_size": 64},
+    "cpu": {"model": "resnet18", "batch": 8, "image_size": 64},
 }
 
 
