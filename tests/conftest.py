@@ -84,7 +84,6 @@ def pytest_collection():
         return (yield)
     finally:
         gc.freeze()
-        gc.set_threshold(20_000, 20, 50)  # among what tests make it took an eighth of their time
         gc.enable()
 
 
