@@ -1,8 +1,6 @@
 """1,024 ranks on 64 nodes start, meet, end and are recorded; what fails among 256 ranks on 16 nodes is named.
 
-(Among 1,024 it is named alike: with ``FEWER = NODES``, in a minute or more each.) They train nothing
-(tests/cluster/scripted) and meet as the project's ranks do, at a stand-in for PyTorch's store. Limits are
-those that hold for eight ranks.
+They train nothing and meet at a stand-in for PyTorch's store. Limits are those that hold for eight ranks.
 """
 
 import os

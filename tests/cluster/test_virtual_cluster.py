@@ -63,9 +63,13 @@ def test_exactly_the_node_with_a_slow_processor_and_that_with_a_slow_link_are_na
         if slow:
             own.control("cpu", "0.2", "n3")
             own.control("shape", "25mbit", "n2")
-        out, said = tmp_path / "check", tmp_path / "job.out"
-        job = own.sbatch("--nodes=4", f"--output={said}", "slurm/check.sh", "--out", str(out))
-        assert own.wait(job, 600)["ExitCode"] == ("1:0" if slow else "0:0"), said.read_text()
+        expected, said = "1:0" if slow else "0:0", tmp_path / "job.out"
+        for again in range(1 if slow else 2):  # of equal nodes, chance makes one slow in 5 % of checks
+            out = tmp_path / f"check{again}"
+            job = own.sbatch("--nodes=4", f"--output={said}", "slurm/check.sh", "--out", str(out))
+            if (code := own.wait(job, 600)["ExitCode"]) == expected:
+                break
+        assert code == expected, said.read_text()
     finally:
         own.control("stop")
     rows = {row["node"]: row["slow"] for row in run("analysis.check", out, "--format", "csv").csv}
