@@ -257,8 +257,8 @@ def _saving(evidence: Evidence) -> list[Finding]:
     except UserError:
         return []
     rows = parts[parts["part"].isin(AVOIDABLE)]
-    of_run = {one.data.get("what") for one in evidence.study.noted if one.run == paths.source.id}
-    if critical_path.WAITS_AS_HOST in of_run:
+    unknown = [one.data.get("what") for one in evidence.study.noted if one.run == paths.source.id]
+    if critical_path.WAITS_AS_HOST in unknown:
         rows = rows[rows["part"] != "host"]
     if rows.empty:
         return []

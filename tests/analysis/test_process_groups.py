@@ -152,7 +152,7 @@ def test_clocks_that_no_group_joins_are_not_set_by_each_other(tmp_path):
     of = matched.calls
     assert (of["transfer_ns"] == of["left_ns"] - of["entered_ns"]).all() and len(of) == 8
     write(tmp_path, TENSOR, clocks_ms=clocks)
-    assert "their own: 2" in run("analysis.timeline", tmp_path).err
+    assert "ranks: 2 groups" in run("analysis.timeline", tmp_path).err
 
 
 def test_ranks_are_late_within_their_group_only():

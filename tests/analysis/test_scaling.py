@@ -326,6 +326,6 @@ def test_a_cpu_has_measured_peaks_only_and_ranks_instead_of_gpus(tmp_path: Path,
     assert row["flops_efficiency_of_kernels_of_measured_pct"] == pytest.approx(100 * 7.4e11 / 0.06 / 15e12)
     assert "peak_unknown" not in said
     out = run("analysis.scaled", tmp_path).out
-    assert f" {unit}s/ " in out.splitlines()[2] + " " and ("% of the measured" in out) == (unit == "rank")
+    assert f" {unit}s/ " in out.splitlines()[2] + " " and ("% of measured" in out) == (unit == "rank")
     (first, *_) = section_of(load(tmp_path), "table").tables
     assert in_a_line(first.columns[0].heading) == f"{unit}s/node"
