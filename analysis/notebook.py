@@ -69,7 +69,7 @@ class Results:
         sections = build(self.study).sections
         return {section.id: [chart.figure for chart in section.charts] for section in sections}
 
-    def charts(self) -> "dict[str, list[Figure]]":
+    def charts(self) -> dict[str, list["Figure"]]:
         """The report's charts as plotly figures, by the section that they stand in; new ones at each call."""
         from plotly.graph_objects import Figure
 

@@ -33,6 +33,7 @@ from profiling.tools import ON_A_CPU, TOOLS, Options, Presence, tool
 AMD_DRIVER = Path("/dev/kfd")
 _HIDDEN = "CUDA_VISIBLE_DEVICES hides the GPUs"
 _NO_DRIVER = "no NVIDIA driver; on a cluster, run this on a GPU node (srun --gpus 1 ...)"
+_ARCHITECTURES = "import torch; print(*torch.cuda.get_arch_list())"
 _SETUP = "make setup  (or: pip install -e '.[full]')"
 _LIBRARIES = (  # name, how one gets it, whether nothing works without it
     ("torch", _SETUP, True),
@@ -82,7 +83,7 @@ def _libraries(machine: Machine) -> Iterator[Presence]:
 
 def _built_for() -> list[str]:
     """The GPUs that PyTorch is built for; asked in a process of its own, for it takes seconds to load."""
-    command = [sys.executable, "-c", "import torch; print(*torch.cuda.get_arch_list())"]
+    command = [sys.executable, "-c", _ARCHITECTURES]
     return ask(command, timeout_s=300).stdout.split()
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -26,6 +27,9 @@ from train.backends import Backend, open_backend
 from train.device import choose_device, device_name
 from train.loop import Precision
 from train.world import World, read_world
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 TOTAL_S = 1.5  # of measuring; allocation, first calls, barriers and the ranks' start come on top
 GEMM_SIZE = {"cpu": 1024, "cuda": 8192}
@@ -77,7 +81,7 @@ def copy_on(device: torch.device) -> Timed:
 
 def allreduce_rates(
     device: torch.device, seconds: float, size: int = ALLREDUCE_BYTES,
-    group: "torch.distributed.ProcessGroup | None" = None, rounds: int = 1, most: int = 50,
+    group: "ProcessGroup | None" = None, rounds: int = 1, most: int = 50,
 ) -> list[float]:  # fmt: skip
     """Bus bytes/s of an allreduce, as nccl-tests defines it: bytes / time x 2(P-1)/P. On every rank alike.
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 CLASSES = 1000
 
+_NMS = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"  # arguments of both
 _KEPT: list[Any] = []  # torch.library forgets what a collected Library defined
 
 
@@ -47,7 +48,7 @@ def declare_missing_operators() -> None:
     if not compiled:
         library = torch.library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+            library.define(name + _NMS)
         _KEPT.append(library)
 
 

@@ -150,6 +150,7 @@ def _compared(rows: pd.DataFrame, name: str, case: pd.Series) -> list[Finding]:
 # --- capacity -----------------------------------------------------------------------------------------
 
 LARGEST, SMALLEST = "largest that fits", "smallest that does not"
+_SPLIT_CASE = r"^(?P<network>\d+\+\d+) split after (?P<place>\d+)$"
 _CAPACITY = (
     Metric("layers", "convolutions + linear layers", text=True, key=True),
     Metric("devices", "number of devices the network is split over"),
@@ -175,7 +176,7 @@ _CAPACITY = (
 def _capacity(result: Result) -> Answer:
     """A row a try and device: the networks tried on one device by size, then the splits over two."""
     rows = result.frame(_CAPACITY, step_ms=result.spent_ms(*SPLIT_STEP), own_ms=result.spent_ms(*PASSES))
-    split = rows["case"].str.extract(r"^(?P<network>\d+\+\d+) split after (?P<place>\d+)$")
+    split = rows["case"].str.extract(_SPLIT_CASE)
     over_two, fits = split["place"].notna(), rows["fits"] == 1
     free = rows["limit_bytes"] - rows["peak_memory_bytes"] - rows["held_bytes"].fillna(0)
     notes = result.quantities[result.quantities["quantity"] == "fits"].set_index(CASE)["note"]

@@ -19,6 +19,7 @@ from analysis.report.base import Context, chart_of, labels_of, section, sized, t
 from analysis.report.render import Section
 from profiling.errors import UserError
 
+_HOVER = "<br>%{x:.3g} FLOP/byte, %{y:.4g} GFLOP/s<extra></extra>"
 _SMALLEST, _LARGEST = 6.0, 36.0  # diameter of a kernel's point, in pixels
 _MARGIN = 2.0  # how far the roofs go beyond the kernels, as a factor
 
@@ -137,7 +138,7 @@ def _roof_line(name: str, roof: Roof, span: tuple[float, float], number: int) ->
     return {
         "x": at, "y": [roof.at(intensity) / 1e9 for intensity in at], "name": text, "mode": "lines",
         "line": {"color": GREY, "width": 2, "dash": "solid" if number == 0 else "dash"},
-        "hovertemplate": f"{text}: %{{y:.4g}} GFLOP/s at %{{x:.3g}} FLOP/byte<extra></extra>",
+        "hovertemplate": text + _HOVER,
     }  # fmt: skip
 
 
@@ -147,7 +148,7 @@ def _trace(of_class: pd.DataFrame, name: str, number: int, largest: float) -> di
         "x": of_class["intensity_flop_per_byte"].tolist(), "y": (of_class["flops_per_s"] / 1e9).tolist(),
         "name": plots.escaped(name), "mode": "markers",
         "hovertext": [plots.escaped(text) for text in of_class["hint"]],
-        "hovertemplate": "%{hovertext}<br>%{x:.3g} FLOP/byte, %{y:.4g} GFLOP/s<extra></extra>",
+        "hovertemplate": "%{hovertext}" + _HOVER,
         "marker": {
             **plots.outlined(plots.CLASS_COLOURS.get(name, plots.WHITE)), "opacity": 0.8,
             "size": np.maximum(sizes, _SMALLEST).tolist(),

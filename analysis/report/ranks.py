@@ -102,6 +102,7 @@ def page(shares: pd.DataFrame, name: str) -> Page:
     return Page(f"Communication and copies: {name}", f"configurations: {len(shares)}", [], [section], "", [])
 
 
+_HOVER = "rank %{y}, step %{x}: %{z} ms<extra></extra>"
 MOST_COLUMNS = 100  # of a heat map: of more steps, neighbours share one, by their median
 MOST_ROWS = 64  # ranks of a heat map
 
@@ -145,7 +146,7 @@ def _figure(source: Source, lateness: Lateness) -> plots.Figure:
         # Distinct in any colour vision.
         "colorscale": [[0.0, plots.BLUE], [0.5, plots.WHITE], [1.0, plots.ORANGE]],
         "colorbar": {"title": {"text": "ms"}, "thickness": 12},
-        "hovertemplate": "rank %{y}, step %{x}: %{z} ms<extra></extra>",
+        "hovertemplate": _HOVER,
     }  # fmt: skip
     few = {"tickvals": steps} if len(steps) <= 5 else {}  # plotly's own would be fractions of a step
     whole = {

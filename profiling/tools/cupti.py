@@ -64,8 +64,10 @@ def load_api() -> Any:
     try:
         cupti.get_timestamp()
     except (RuntimeError, OSError, cupti.cuptiError) as error:
-        why = _ONLY_DRIVERS.sub(r"cupti-python supports only drivers for \1", str(error))
-        raise UserError(f"profile cupti needs an NVIDIA GPU and its driver: {why}") from None
+        raise UserError(
+            "profile cupti needs an NVIDIA GPU and its driver: "
+            + _ONLY_DRIVERS.sub(r"cupti-python supports only drivers for \1", str(error))
+        ) from None
     return cupti
 
 
