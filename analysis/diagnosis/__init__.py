@@ -99,7 +99,8 @@ def _of_runs(evidence: Evidence) -> list[Finding]:
     # What ranks lose to each other's use of the cores comes before what else they may lose.
     lost = {one.code for one in found} & {"loss", "loss_unexplained", "cause_uncertain"}
     shared = [Finding("cores_shared")] if lost and shared_cores(study) else []
-    advice = advised("shared cores", ["same_cores"], ours=False) if shared else []
+    told = any("same_cores" in one.data.get("advice", ()) for one in found)
+    advice = advised("shared cores", ["same_cores"], ours=False) if shared and not told else []
     first = [*_unrecorded(study), *incomplete, *sizes, *shared]
     return [*first, *found, *slower, *_link(evidence, found), *advice]
 
