@@ -17,7 +17,7 @@ help:
 	@echo "make check      lint, format and types"
 	@echo "make horovod    build Horovod into $(VENV) (DDP does not need it)"
 	@echo "make gpu-fake   stand-ins for NVIDIA's libraries, for tests without a GPU (1.3 GB)"
-	@echo "make test-wide  the large tests, with 64 and 1,024 ranks (18 GB of memory, 9 minutes)"
+	@echo "make test-wide  the large tests, with 64 and 1,024 ranks (18 GB of memory, 20 minutes)"
 	@echo "make docs       generate docs/columns.md"
 	@echo "make format     format the code"
 	@echo "make clean      remove $(VENV), $(RESULTS) and data/demo"

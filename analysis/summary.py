@@ -1,4 +1,4 @@
-"""Summarize results in ten lines: how long a step is, how it scales, what is lost and why, what to try.
+"""Summarize results in about ten lines: how long a step is, how it scales, what is lost and why, what to try.
 
     python -m analysis.summary DIR
     python -m analysis.summary DIR --short          without advice

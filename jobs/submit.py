@@ -30,7 +30,7 @@ from jobs.machine import BATCH_SYSTEMS, FIRST_JOB, BatchSystem, check_accepted
 from jobs.site import CHOOSE, Site, check_modules, check_mpi, find_site, refuse, sbatch_words
 from profiling.errors import EXIT_DONE, UserError, run_command
 
-_DRY_RUN, _SHEBANG = "--dry-run", "#!/usr/bin/env bash"
+_DRY_RUN = "--dry-run"
 _TIME, _REPORT_S = "12:00:00", 30 * 60  # as slurm/sweep.sh and slurm/report.sh have it
 
 
@@ -193,7 +193,7 @@ def script_job(
     of_job = {**variables, "SCALEPROF_TIME_S": str(time_s), "SCALEPROF_SCRIPT": str(path)}
     of_job["SCALEPROF_AGAIN"] = f"{shutil.which(client) or client} {rest}".rstrip()
     lines = [
-        _SHEBANG,
+        "#!/usr/bin/env bash",
         *(f"{system.prefix} {option}" for option in [*options, own] if option),
         *(f"export {key}={shlex.quote(value)}" for key, value in of_job.items()),
         f"export {FIRST_JOB}=${{{FIRST_JOB}:-${system.job_id}}}",

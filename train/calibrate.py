@@ -42,7 +42,7 @@ _TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, 
 
 
 class Timed:
-    """What is done again and again, for its best rate; first once untimed."""
+    """An action that is timed repeatedly, for its best rate. It runs once untimed, when this is made."""
 
     def __init__(self, work: float, action: Callable[[], object], device: torch.device) -> None:
         self._work, self._action, self._synchronize = work, action, synchronizer(device)

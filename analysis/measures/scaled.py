@@ -461,5 +461,5 @@ def _use_part(own: pd.DataFrame, group_by: Sequence[str]) -> Part | None:
     peak = "datasheet's peak" if of_sheet else "measured peak"
     title = f"Use of device, % of {peak}" if shares else "Communication, and the cost of profiling"
     if (own[f"flops_efficiency_of_step{beside}"] > own[f"flops_efficiency_of_kernels{beside}"]).any():
-        title += " (kernels: of slower, profiled runs)"
+        title += " (kernels: from slower, profiled runs)"
     return Part(title, own, [*_who(own, group_by), *shares, *others])

@@ -11,7 +11,6 @@ import pytest
 from plotly.graph_objects import Figure
 
 from analysis import load
-from analysis.frames.study import Study
 from analysis.report.build import build
 from profiling.errors import UserError
 from tests.analysis.commands import run
@@ -123,9 +122,7 @@ def test_the_notebook_draws_the_references_figures(root, shared_data, monkeypatc
     surfboard = shared_data / "surfboard"
     some = some_of(surfboard, tmp_path)
     monkeypatch.setenv("SURFBOARD", str(some))
-    # Each of its fifteen questions reads the tables, which are large: here they are read once.
-    names, read, kept = {}, {"tables of PyProf": {}}, Study.kept
-    monkeypatch.setattr(Study, "kept", lambda of, what: read[what] if what in read else kept(of, what))
+    names: dict = {}
     answers = shown(root / "docs" / "notebook.ipynb", names)
     figures = [answer for answer in answers if isinstance(answer, Figure)]
     assert len(figures) == 4 + 1 + 3 + 1
