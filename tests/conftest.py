@@ -89,8 +89,8 @@ def pytest_collection():
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two more than there are processors: one waits for the cluster, and many a test for its processes."""
-    return min((os.cpu_count() or 1) + 2, 5)
+    """One more than there are processors: one waits for the cluster, and many a test for its processes."""
+    return min((os.cpu_count() or 1) + 1, 5)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -117,7 +117,7 @@ def _unrecorded(study: Study) -> list[Finding]:
 
 
 def _link(evidence: Evidence, found: Sequence[Finding]) -> list[Finding]:
-    """What a GPU's link carried in allreduces, beside its bandwidth before the runs, and by the site file."""
+    """What a GPU's link carried in allreduces beside its bandwidth before the runs, or by the site file."""
     ranks = [one.data["ranks"] for one in found if one.data.get("cause") == "transfer"][:1]
     rows = evidence.frame_if_any(communication.communication, evidence.study) if ranks else pd.DataFrame()
     if "busbw_gb_per_s" not in rows:
@@ -134,7 +134,7 @@ def _link(evidence: Evidence, found: Sequence[Finding]) -> list[Finding]:
         beside = {"in allreduces": carried, "before the runs": before, "nominal": nominal}
         known = [f"{of:.3g} {name}" for name, of in beside.items() if of]
         data = {"gbit_per_s": carried, "ranks": row["group_size"], "nominal": nominal or None, "known": known}
-        links.append(Finding("link", data=data))
+        links += [Finding("link", data=data)] if len(known) > 1 else []
     return links
 
 
@@ -306,7 +306,7 @@ def as_lines(found: Iterable[Finding]) -> list[str]:
             lines.append(" ".join(filter(None, [bar, str(one)])))
         bars = [(PARTS[name]["name"], share) for name, share in parts.items()]
         rest = 100 - sum(round(share) for _, share in bars[:_MOST_BARS])
-        for name, share in [*bars[:_MOST_BARS], *([("other", rest)] if parts and rest > 0 else [])]:
+        for name, share in [*bars[:_MOST_BARS], *([("other", rest)] if parts and rest >= _BAR_PCT else [])]:
             bar = "#" * round(share / _BAR_PCT)
             lines.append(f"  {bar:<{100 // _BAR_PCT}} {share:3.0f} % {name}")
     return lines

@@ -102,7 +102,11 @@ def of_rows(
         *([_efficiency(worst)] if worst is not best else []),
         *(one for one in of_points if one.code == "above_ideal"),
         *causes,
-        *(one.of(configuration=judged["called"]) for one in (suspected(of_judged) if not here else [])),
+        *(
+            one.of(configuration=judged["called"])
+            for one in suspected(of_judged)
+            if not here and 2 * one.data["n"] > one.data["of"]
+        ),
         *_measured_gain(judged, own),
         *disagree,
         *_advice(judged, own, gained[:0] if disagree else gained, causes),

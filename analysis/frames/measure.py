@@ -156,6 +156,9 @@ class Command:
             parser.add_argument(one.name, **one.settings)
         arguments = parser.parse_args(words)
         arguments.path = arguments.path or newest_sweep()
+        import pandas as pd
+
+        pd.set_option("mode.string_storage", "python")  # of short tables Arrow's strings take a tenth longer
         study = self._load(arguments)
         options = {}
         for one in self._flags:

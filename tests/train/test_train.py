@@ -264,6 +264,7 @@ NO_MEMORY = (
     "out of memory: not enough memory for batch 2 of 64 x 64 images through squeezenet1_1; lower --batch or "
     "--image-size"
 )
+STOPS = signal.SIGINT, signal.SIGTERM
 ENDS = {
     "error": (ValueError("broken\nat length"), 1, "rank crash: ValueError: broken"),
     "peers lost": (ranks.PeersLost("another rank has failed"), 1, "rank crash: another rank has failed"),
@@ -286,6 +287,7 @@ def test_a_run_by_hand_that_ends_early_says_why_in_its_manifest(
         os.kill(os.getpid(), how)
         time.sleep(60)
 
+    before = [signal.getsignal(number) for number in STOPS]
     monkeypatch.setattr(ranks.loop, "train", fails)
     monkeypatch.chdir(tmp_path)
     if isinstance(how, ValueError):
@@ -298,9 +300,7 @@ def test_a_run_by_hand_that_ends_early_says_why_in_its_manifest(
     assert (read.exit_code, read.reason) == (exit_code, reason)
     with pytest.raises(UserError, match=re.escape(reason)):
         load(Path("results/by-hand"))
-    assert {signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} == {
-        signal.default_int_handler, signal.SIG_DFL
-    }  # fmt: skip
+    assert [signal.getsignal(number) for number in STOPS] == before
 
 
 def test_a_used_out_is_replaced_only_by_overwrite(train_tiny, tmp_path, monkeypatch):
