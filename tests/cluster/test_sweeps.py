@@ -2,7 +2,7 @@
 
 Ranks train nothing here (tests/cluster/scripted); all else is real: Slurm, its nodes, what kills them, the
 batch script. What happens takes its time, so all of it happens at once, while the tests of the other files
-run; each test then looks at its own part. (Killed and hanging ranks: test_thousand_ranks, tests/jobs.)
+run; each test then looks at its own part. (Killed and hanging ranks: test_many_ranks, tests/jobs.)
 """
 
 from collections.abc import Callable, Iterator
