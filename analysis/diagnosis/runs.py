@@ -435,13 +435,14 @@ def _advice(
         }  # fmt: skip
         # Without what costs so much of a step; a simulation that gives less than half of it explains it ill.
         gone_pct = 100 * cause.data["cost_pct"] / max(100 - cause.data["cost_pct"], 1)
-        settable = []
+        settable, most_pct = [], 0.0
         for code, one in known.items():
             gain = simulated.get(one.get("what_if", ""))
             least = gone_pct / 2 if one.get("only") else LEAST_GAIN_PCT
-            if gain and gain["gain_pct"] >= least and gain["what_if"] not in measured:
+            if gain and gain["gain_pct"] >= max(least, most_pct) and gain["what_if"] not in measured:
                 found[code] = _simulated(row, code, gain, ours)
                 settable += [] if one.get("only") else [code]
+                most_pct = gain["gain_pct"] + LEAST_GAIN_PCT  # what is dearer has to gain more
         others = {code: one for code, one in known.items() if one.get("what_if") not in simulated}
         if not plain and (of_late or not settable) and cause.code != "cause_uncertain":
             plain = advised(cause.data.get("name", f"late {cause.data.get('why')}"), list(others), ours)

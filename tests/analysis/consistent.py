@@ -14,7 +14,7 @@ def by_code(found: list[Finding], code: str) -> list[Finding]:
 def check(found: list[Finding]) -> None:
     """Raises AssertionError where findings contradict each other, or do not add up."""
     lines = "\n".join(map(str, found))
-    assert len(as_lines(found)) <= 11, "\n" + "\n".join(as_lines(found))
+    assert len(as_lines(found)) <= 10, "\n" + "\n".join(as_lines(found))
     causes = [one for one in found if one.code in ("cause_of_loss", "cause_uncertain", "straggler_costs")]
     for step in by_code(found, "step_takes") + by_code(found, "traced_step_takes"):
         shares = step.data["parts_pct"]
