@@ -60,8 +60,8 @@ else
 endif
 
 # What takes long, and is done with less in `make test`. 32 ranks on 32 virtual nodes take 9 GB of memory and a minute
-# on two cores, nearly all of it PyTorch's import; 512 ranks that train nothing start twice. These have
-# the machine for themselves; CI does the others beside `make test`, which does not use two processors all the time.
+# on two cores, nearly all of it PyTorch's import; 512 ranks that train nothing start twice. These have the machine for
+# themselves; CI does the others beside `make test`.
 test-wide:
 	$(MAKE) test-wide-apart
 	$(MAKE) test-wide-cluster
