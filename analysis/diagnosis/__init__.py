@@ -286,7 +286,7 @@ def _of_reference(others: pd.DataFrame) -> list[Finding]:
     return [finding for name, finding in found.items() if known[name].notna().any()]
 
 
-_MOST_BARS, _BAR_PCT = 3, 4  # parts of a step with a line of their own; percent of a sign
+_MOST_BARS, _BAR_PCT = 3, 4  # lines for parts of a step; percent of a sign
 
 
 def in_order(found: Iterable[Finding]) -> list[Finding]:
@@ -305,8 +305,10 @@ def as_lines(found: Iterable[Finding]) -> list[str]:
             bar = "#" * round(one.data["cost_pct"] / _BAR_PCT) if "kind" in one.data else ""
             lines.append(" ".join(filter(None, [bar, str(one)])))
         bars = [(PARTS[name]["name"], share) for name, share in parts.items()]
-        rest = 100 - sum(round(share) for _, share in bars[:_MOST_BARS])
-        for name, share in [*bars[:_MOST_BARS], *([("other", rest)] if parts and rest >= _BAR_PCT else [])]:
+        if sum(share for _, share in bars[_MOST_BARS:]) > 1:
+            bars = bars[: _MOST_BARS - 1]
+            bars.append(("other", 100 - sum(round(share) for _, share in bars)))
+        for name, share in bars[:_MOST_BARS]:
             bar = "#" * round(share / _BAR_PCT)
             lines.append(f"  {bar:<{100 // _BAR_PCT}} {share:3.0f} % {name}")
     return lines

@@ -97,8 +97,9 @@ def of_rows(
     return [
         *(one for one in of_points if one.code in ("devices_differ", "threads_differ")),
         *step,
-        *uncertain(own),
-        _efficiency(best),
+        *(unsure := uncertain(own)),
+        # Where intervals are too wide to tell configurations apart, there is no best one.
+        *([_efficiency(best)] if worst is best or not unsure else []),
         *([_efficiency(worst)] if worst is not best else []),
         *(one for one in of_points if one.code == "above_ideal"),
         *causes,
