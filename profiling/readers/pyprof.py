@@ -169,6 +169,7 @@ def read_table(
         why = str(error).splitlines()[0]
         raise UserError(f"{path} is not a readable PyProf kernel table ({why}); fetch it again") from None
     launches = rows.filter(rows["is_sound"])
+    launches = launches.filter(launches["name"].is_valid())  # a damaged file may claim to hold no null
     if not len(launches):
         raise UserError(f"{path} holds no kernel launches; is it the right file?")
     idx = launches["idx"].to_numpy()
