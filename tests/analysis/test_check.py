@@ -14,7 +14,7 @@ from tests.analysis.commands import found, one_line_error, run
 from train.check import ROUNDS, pairings
 
 FIGURES = 4
-CHECKS = 100
+CHECKS = 200
 
 
 def named(values: np.ndarray, tests: int = FIGURES) -> set[int]:

@@ -81,6 +81,9 @@ def test_two_large_causes_are_both_named_and_one_that_may_be_none_is_said_to_be_
     found = of_rows([BASE, point(4, 160.0, **lost(LOST_PCT, compute=30.0), **wide)])
     assert by_code(found, "efficiency_uncertain") and not causes(found)
     assert [one.data["kind"] for one in by_code(found, "cause_uncertain")] == ["compute"]
+    better = point(4, 130.0, **lost(20.0, compute=15.0), grad="fp16")
+    both = of_rows([BASE, point(4, 160.0, **lost(LOST_PCT, compute=30.0), **wide), better])
+    assert [one.data["pct"] for one in by_code(both, "scaling_efficiency")] == [100 - LOST_PCT]
 
 
 @pytest.mark.parametrize(
@@ -178,6 +181,9 @@ def test_ranks_that_may_be_late_by_chance_are_suspected():
     (suspected,) = by_code(found, "straggler_suspected")
     assert suspected.data == {"suspects": [4, 5], "wait_ns": 11e6, "n": 1, "of": 1}
     assert suspected.configuration == "P = 8"
+    # In half of the runs or fewer, nobody would act on it.
+    found = of_rows([BASE, point(8, 160.0, **lost(37.5, exposed_wait=30.0))], [*rows, late("u", 4, "no")])
+    assert not by_code(found, "straggler_suspected")
 
 
 @pytest.mark.parametrize(

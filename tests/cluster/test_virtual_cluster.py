@@ -53,22 +53,29 @@ CPU_GROUPS = next(
 
 @pytest.mark.wide
 @pytest.mark.skipif(CPU_GROUPS is None, reason="no control groups for processors on this machine")
-def test_exactly_the_node_with_a_slow_processor_and_that_with_a_slow_link_are_named(tmp_path, able):
+@pytest.mark.parametrize("slow", [False, True])
+def test_exactly_the_node_with_a_slow_processor_and_that_with_a_slow_link_are_named(tmp_path, able, slow):
     own = Cluster(tmp_path / "home", {"VIRTUAL_CLUSTER_OWNER": str(os.getpid())})
     own.control("start", "4")
     try:
         own.control("cpu", "0.45")
         own.control("shape", "100mbit")
-        own.control("cpu", "0.2", "n3")
-        own.control("shape", "25mbit", "n2")
-        said, out = tmp_path / "job.out", tmp_path / "check"
-        job = own.sbatch("--nodes=4", f"--output={said}", "slurm/check.sh", "--out", str(out))
-        assert own.wait(job, 600)["ExitCode"] == "1:0", said.read_text()
+        if slow:
+            own.control("cpu", "0.2", "n3")
+            own.control("shape", "25mbit", "n2")
+        expected, said = "1:0" if slow else "0:0", tmp_path / "job.out"
+        for again in range(1 if slow else 2):  # of equal nodes, chance makes one slow in 5 % of checks
+            out = tmp_path / f"check{again}"
+            job = own.sbatch("--nodes=4", f"--output={said}", "slurm/check.sh", "--out", str(out))
+            if (code := own.wait(job, 600)["ExitCode"]) == expected:
+                break
+        assert code == expected, said.read_text()
     finally:
         own.control("stop")
     rows = {row["node"]: row["slow"] for row in run("analysis.check", out, "--format", "csv").csv}
-    assert {node for node, what in rows.items() if what} == {"n2", "n3"}
-    assert rows["n2"] == "link" and "link" not in rows["n3"]
+    assert {node for node, what in rows.items() if what} == ({"n2", "n3"} if slow else set())
+    if slow:
+        assert rows["n2"] == "link" and "link" not in rows["n3"]
 
 
 # --- traces of many ranks are converted by ranks of MPI on several nodes; a damaged one costs only -----
