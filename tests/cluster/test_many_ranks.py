@@ -19,8 +19,7 @@ from tests.cluster.virtual import Cluster, Sweep
 pytestmark = pytest.mark.wide
 NODES, RANKS_PER_NODE = 32, 16  # whatever processors the machine has
 RANKS = NODES * RANKS_PER_NODE
-FEWER = 16  # nodes, of runs that fail
-ODD = 200  # the rank that misbehaves
+FEWER, ODD = 16, 200  # nodes of runs that fail; the rank that misbehaves
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +31,9 @@ def large(able, tmp_path_factory) -> Iterator[Cluster]:
 
 
 def submit(
-    cluster: Cluster,
-    folder: Path,
-    launcher: str,
-    nodes: int = NODES,
-    more: str = "",
-    sbatch: Sequence[str] = (),
-    **variables: str,
-) -> tuple[Sweep, str]:
+    cluster: Cluster, folder: Path, launcher: str, nodes: int, more: str = "",
+    sbatch: Sequence[str] = (), **variables: str,
+) -> tuple[Sweep, str]:  # fmt: skip
     """A sweep of one run, on all processors of its nodes, that is tried once; and its job."""
     in_all = nodes * RANKS_PER_NODE
     sweep = Sweep(cluster, folder, keep_off=()).write(
