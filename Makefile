@@ -17,7 +17,7 @@ help:
 	@echo "make check      lint, format and types"
 	@echo "make horovod    build Horovod into $(VENV) (DDP does not need it)"
 	@echo "make gpu-fake   stand-ins for NVIDIA's libraries, for tests without a GPU (1.3 GB)"
-	@echo "make test-wide  the large tests, with 32 and 512 ranks (9 GB of memory, 15 minutes)"
+	@echo "make test-wide  the large tests, with 32 and 512 ranks (10 GB of memory, 13 minutes)"
 	@echo "make docs       generate docs/columns.md"
 	@echo "make format     format the code"
 	@echo "make clean      remove $(VENV), $(RESULTS) and data/demo"
@@ -59,7 +59,7 @@ else
 	$(BIN)/python -m pytest -n auto
 endif
 
-# What takes long, and is done with less in `make test`. 32 ranks on 32 virtual nodes take 9 GB of memory and a minute
+# What takes long, and is done with less in `make test`. 32 ranks on 32 virtual nodes take 10 GB of memory and a minute
 # on two cores, nearly all of it PyTorch's import; 512 ranks that train nothing start twice. These have the machine for
 # themselves; CI does the others beside `make test`.
 test-wide:
