@@ -101,6 +101,8 @@ def _of_runs(evidence: Evidence) -> list[Finding]:
     shared = [Finding("cores_shared")] if lost and shared_cores(study) else []
     told = any("same_cores" in one.data.get("advice", ()) for one in found)
     advice = advised("shared cores", ["same_cores"], ours=False) if shared and not told else []
+    # Until ranks have cores of their own, remedies for other causes are guesses; what was simulated is not.
+    found = [one for one in found if one.code != "advice"] if advice else found
     first = [*_unrecorded(study), *incomplete, *sizes, *shared]
     return [*first, *found, *slower, *_link(evidence, found), *advice]
 

@@ -181,7 +181,6 @@ def test_ranks_that_may_be_late_by_chance_are_suspected():
     (suspected,) = by_code(found, "straggler_suspected")
     assert suspected.data == {"suspects": [4, 5], "wait_ns": 11e6, "n": 1, "of": 1}
     assert suspected.configuration == "P = 8"
-    # In half of the runs or fewer, nobody would act on it.
     found = of_rows([BASE, point(8, 160.0, **lost(37.5, exposed_wait=30.0))], [*rows, late("u", 4, "no")])
     assert not by_code(found, "straggler_suspected")
 

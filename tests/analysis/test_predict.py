@@ -231,8 +231,10 @@ def test_ranks_that_would_share_cores_are_told(tmp_path, given, share):
 def test_the_report_gives_no_forecast_for_ranks_that_would_share_cores(tmp_path):
     study = plant(tmp_path)
     assert "simulated" not in opening_of(study)
-    codes = [one.code for one in diagnosis(Context(study))]
+    findings = diagnosis(Context(study))
+    codes = [one.code for one in findings]
     assert codes.index("cores_shared") < codes.index("loss")
+    assert [one.data["advice"] for one in findings if one.code == "advice"] == [["same_cores"]]
     section = section_of(study, "prediction")
     assert section.unavailable == str(Finding("cores_shared")) and not section.charts
     assert "cores_shared" in found("analysis.predict", tmp_path)
