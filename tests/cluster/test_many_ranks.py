@@ -1,7 +1,6 @@
 """512 ranks on 32 nodes start, meet, end and are recorded; what fails among 256 ranks on 16 nodes is named.
 
-They train nothing (nor do 1,024 in ``benchmarks.many_ranks``) and meet at a stand-in for PyTorch's store.
-Limits are those that hold for eight ranks.
+They train nothing (``benchmarks.many_ranks`` starts 1,024). Limits are those that hold for eight ranks.
 """
 
 import os
